@@ -1,0 +1,3 @@
+//! Winners to the order service: first try and relay are one code path.
+
+pub mod reply;

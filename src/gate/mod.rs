@@ -1,0 +1,5 @@
+//! The gate: judges attempts, takes stock, delivers winners. It talks to the order service over HTTP only.
+
+pub mod activity;
+pub mod delivery;
+pub mod store;

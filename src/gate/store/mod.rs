@@ -1,0 +1,55 @@
+//! The admission store: the only place where stock is judged and taken, in one atomic step.
+
+use async_trait::async_trait;
+
+use crate::domain::admission::{
+    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheated, Recorded, ReleaseWin, Reply,
+    Settle, Snapshot, Terms, Verdict,
+};
+use crate::domain::{ActivityId, RequestId, StoreMs, UserId};
+
+/// Why a call to the store gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The call had no effect: it was never sent, or the server refused it before executing anything.
+    #[error("store unavailable: {0}")]
+    Unavailable(String),
+    /// The call may have had its effect: a timeout, a lost connection, an answer that makes no sense.
+    #[error("store outcome unknown: {0}")]
+    Unknown(String),
+}
+
+/// What a store can do. One implementation for Redis, one for embedded SQLite; the pure model in
+/// [`crate::domain::model`] is what both must agree with.
+#[async_trait]
+pub trait AdmissionStore: Send + Sync + 'static {
+    /// Creates an activity's store if there is none.
+    async fn preheat(&self, activity: &ActivityId, terms: &Terms) -> Result<(StoreMs, Preheated), StoreError>;
+
+    /// Judges a batch of attempts and takes the stock of those that win, atomically.
+    async fn admit(&self, activity: &ActivityId, batch: &Batch) -> Result<Reply<Vec<Verdict>>, StoreError>;
+
+    /// Records what the order service said of a win.
+    async fn settle(&self, activity: &ActivityId, settle: &Settle) -> Result<Reply<Recorded>, StoreError>;
+
+    /// Gives a win's units back, once per request id.
+    async fn release(&self, activity: &ActivityId, release: &ReleaseWin) -> Result<Reply<Recorded>, StoreError>;
+
+    /// Leases overdue deliveries and puts returned units on sale.
+    async fn claim_due(&self, activity: &ActivityId, claim: &ClaimDue) -> Result<Reply<Claimed>, StoreError>;
+
+    /// Makes an operator's change.
+    async fn operate(&self, activity: &ActivityId, operate: &Operate) -> Result<Reply<Operated>, StoreError>;
+
+    /// Tells how the activity stands and what changed since the cursor, and notes that the gate lives.
+    async fn poll(&self, activity: &ActivityId, poll: &Poll) -> Result<Polled, StoreError>;
+
+    /// Looks wins up; one entry per id, in order.
+    async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError>;
+
+    /// All wins of one user, in the order in which they were won.
+    async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError>;
+
+    /// One atomic picture for audits; `None` if the activity is not stored.
+    async fn snapshot(&self, activity: &ActivityId) -> Result<Option<Snapshot>, StoreError>;
+}

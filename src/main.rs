@@ -1,0 +1,5 @@
+//! Command line of seckill-gate.
+
+fn main() -> std::process::ExitCode {
+    seckill_gate::cli::main()
+}

@@ -1,0 +1,3 @@
+//! What touches the machine: clock, drivers, telemetry, shutdown. No decision about a sale is made here.
+
+pub mod clock;

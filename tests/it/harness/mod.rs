@@ -1,0 +1,4 @@
+//! Real servers for the tests: each on a free port and in a temporary folder, stopped when dropped.
+
+pub mod process;
+pub mod redis;

@@ -1,0 +1,10 @@
+//! Black-box tests on real servers: one binary, one harness. A missing server is a failure, never a skip.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod harness;
+
+#[test]
+fn a_redis_of_the_tests_own_starts() {
+    let redis = harness::redis::Redis::start();
+    assert!(harness::process::listens(redis.port), "{} (pid {}) does not listen", redis.url(), redis.pid());
+}
