@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::backoff::Backoff;
 use super::ids::{Fingerprint, GateId, IdempotencyKey, RequestId, SkuId, UserId};
 use super::stock::Stock;
-use super::time::StoreMs;
-use super::win::{Reason, Release, WinState};
+use super::time::{StoreMs, millis};
+use super::win::{Release, WinState};
 
 /// The most attempts that one call may carry: bounds how long a store is busy with one activity.
 pub const MAX_BATCH: usize = 128;
@@ -78,6 +78,23 @@ pub struct Terms {
     pub retention: Duration,
     /// Units offered per SKU, in the order of the configuration.
     pub skus: Vec<(SkuId, i64)>,
+}
+
+impl Terms {
+    /// The terms as one text, kept with the store, so that a repeated preheat can be told from a different one.
+    pub fn canonical(&self) -> String {
+        let skus: Vec<String> = self.skus.iter().map(|(sku, total)| format!("{sku}={total}")).collect();
+        format!(
+            "{} {} {} {} {} {} {}",
+            self.epoch.0,
+            self.starts_at,
+            self.ends_at,
+            self.per_user_limit,
+            u8::from(self.rebuy_after_release),
+            millis(self.retention),
+            skus.join(",")
+        )
+    }
 }
 
 /// How preheating ended.
@@ -548,7 +565,7 @@ pub struct FoundWin {
 }
 
 /// Units found in wins, by SKU: the other half of INV-2.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct WinUnits {
     /// Wins held, and their units.
     pub held: (u64, i64),
@@ -569,9 +586,4 @@ pub struct Snapshot {
     pub users_above_limit: Vec<(UserId, u32)>,
     /// Entries of the outbox.
     pub unsettled: u64,
-}
-
-/// A short reason the stores themselves give to a release that found the ledger short.
-pub fn ledger_short_reason() -> Reason {
-    Reason::lossy("no_stock")
 }

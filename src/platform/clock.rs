@@ -22,6 +22,11 @@ pub fn wall_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, crate::domain::time::millis)
 }
 
+/// The machine's monotonic clock, for measuring how long something took.
+pub fn monotonic() -> Instant {
+    Instant::now()
+}
+
 /// The store's clock, estimated.
 #[derive(Debug)]
 pub struct StoreClock {

@@ -1,3 +1,5 @@
 //! What touches the machine: clock, drivers, telemetry, shutdown. No decision about a sale is made here.
 
 pub mod clock;
+pub mod redis;
+pub mod sqlite;

@@ -2,9 +2,4 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod harness;
-
-#[test]
-fn a_redis_of_the_tests_own_starts() {
-    let redis = harness::redis::Redis::start();
-    assert!(harness::process::listens(redis.port), "{} (pid {}) does not listen", redis.url(), redis.pid());
-}
+mod store_agreement;

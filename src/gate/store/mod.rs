@@ -1,5 +1,8 @@
 //! The admission store: the only place where stock is judged and taken, in one atomic step.
 
+pub mod redis;
+pub mod sqlite;
+
 use async_trait::async_trait;
 
 use crate::domain::admission::{

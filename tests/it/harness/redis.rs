@@ -44,4 +44,24 @@ impl Redis {
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
+
+    /// Runs one command; the server's own words if it refuses.
+    pub fn command(&self, words: &[&str]) -> Result<redis::Value, String> {
+        let client = redis::Client::open(self.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let (name, arguments) = words.split_first().unwrap();
+        redis::cmd(name).arg(arguments).query(&mut connection).map_err(|e| e.to_string())
+    }
+
+    /// Waits until the reply to `command` contains `text`; fails after 10 s.
+    pub fn wait_for(&self, command: &str, text: &str) {
+        let words: Vec<&str> = command.split(' ').collect();
+        for _ in 0..500 {
+            if format!("{:?}", self.command(&words)).contains(text) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        panic!("`{command}` never said `{text}`");
+    }
 }

@@ -1,0 +1,52 @@
+#!lua
+-- Puts units that have waited long enough on sale, and leases overdue deliveries to the caller.
+--
+-- ARGV: 1 epoch, 2 run id, 3 not_after_ms, 4 most wins, 5 lease ms
+-- Reply: {"ok", now_ms, {sku, units, ...}, {request id, win, payload, ...}}
+
+local why = barred_or_suspect()
+if why then
+  return { why, now }
+end
+
+-- At most so many per call keeps the server responsive; the next call takes the rest.
+local MOST_RETURNS = 1000
+local on_sale = {}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', RETURNING, '-inf', int(now), 'LIMIT', 0, MOST_RETURNS)) do
+  local sku, units = string.match(member, '^(%S+) (%d+) %d+$')
+  redis.call('ZREM', RETURNING, member)
+  redis.call('HINCRBY', STOCK, sku .. ':returning', -tonumber(units))
+  redis.call('HINCRBY', STOCK, sku .. ':left', units)
+  note('on_sale', 'sku', sku, 'qty', units)
+  on_sale[#on_sale + 1] = sku
+  on_sale[#on_sale + 1] = units
+end
+
+local claimed = {}
+local ids = redis.call('ZRANGEBYSCORE', DUE, '-inf', int(now), 'LIMIT', 0, ARGV[4])
+if #ids > 0 then
+  local until_ms, leases, payload_fields = int(now + tonumber(ARGV[5])), {}, {}
+  for i, id in ipairs(ids) do
+    leases[2 * i - 1], leases[2 * i] = until_ms, id
+    payload_fields[i] = id .. ':p'
+  end
+  redis.call('ZADD', DUE, unpack(leases))
+  local wins = redis.call('HMGET', WINS, unpack(ids))
+  local payloads = redis.call('HMGET', BODIES, unpack(payload_fields))
+  for i, id in ipairs(ids) do
+    claimed[#claimed + 1] = id
+    claimed[#claimed + 1] = wins[i]
+    claimed[#claimed + 1] = payloads[i] or ''
+  end
+end
+
+-- No key may expire while somebody waits for an order.
+if redis.call('ZCARD', DUE) > 1 then
+  local retention = tonumber(redis.call('HGET', META, 'retention'))
+  if redis.call('PTTL', META) < retention / 2 then
+    for _, key in ipairs(KEYS) do
+      redis.call('PEXPIRE', key, int(retention))
+    end
+  end
+end
+return { 'ok', now, on_sale, claimed }

@@ -1,0 +1,101 @@
+#!lua
+-- What every script of an activity begins with. The loader puts this text after the script's own first line.
+--
+-- KEYS, the same nine for every script, all in one slot by their hash tag:
+--   1 meta       hash    epoch, run_id, terms and their parts, paused, returning_seq
+--   2 stock      hash    <sku>:total, <sku>:left, <sku>:returning, <sku>:withheld, <sku>:stopped
+--   3 buyers     hash    user -> "<units> <key> <key> ..."
+--   4 wins       hash    request id -> "<state> <user> <sku> <qty> <won_at_ms> <key> <fingerprint> <tries>"
+--                        state: h held, a accepted, r:<cause>:<reason> released
+--   5 bodies     hash    <request id>:p -> payload (until booked or released), <request id>:r -> kept reply
+--   6 due        zset    request id, scored by when to deliver it (again), ms
+--   7 returning  zset    "<sku> <units> <n>", scored by when the units go on sale, ms
+--   8 journal    stream  every change of stock, in order
+--   9 gates      hash    gate id -> "<last poll ms> <epoch> <run id>"
+-- Preheat leaves one empty member in each of buyers, wins, bodies, due, returning and gates, so that all nine keys exist
+-- from then on: a missing one shows that the store lost something.
+--
+-- Replies of changing scripts: {"ok", now_ms, ...}, or {why, now_ms} if nothing was changed, why being one of
+-- not_preheated, fenced, late, suspect.
+
+local META, STOCK, BUYERS, WINS, BODIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local DUE, RETURNING, JOURNAL, GATES = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local KEY_COUNT = 9
+
+-- The one clock that judges a sale. Read once: it does not move while a script runs.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Whole numbers as text; '..' alone would keep 14 digits only.
+local function int(number)
+  return string.format('%.0f', number)
+end
+
+-- The run of the very server that executes this; a client that reconnected by itself could carry an old one.
+local function server_run()
+  return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+end
+
+local function keys_present()
+  return redis.call('EXISTS', META, STOCK, BUYERS, WINS, BODIES, DUE, RETURNING, JOURNAL, GATES)
+end
+
+-- Compares what the caller believes with what is stored. ARGV: 1 epoch, 2 run id vouched for, 3 not_after_ms.
+-- Returns why the call is barred, or nil and whether the store is suspect.
+local function barred()
+  local present = keys_present()
+  if present == 0 then
+    return 'not_preheated'
+  end
+  if present < KEY_COUNT then
+    return 'fenced'
+  end
+  local meta = redis.call('HMGET', META, 'epoch', 'run_id')
+  if meta[1] ~= ARGV[1] then
+    return 'fenced'
+  end
+  if now > tonumber(ARGV[3]) then
+    return 'late'
+  end
+  local run = server_run()
+  return nil, meta[2] ~= run or ARGV[2] ~= run
+end
+
+-- The same for scripts that do nothing while the store is suspect.
+local function barred_or_suspect()
+  local why, suspect = barred()
+  return why or (suspect and 'suspect') or nil
+end
+
+-- Reads a value of `wins`.
+local function parse_win(text)
+  local state, user, sku, qty, won_at, key, fingerprint, tries =
+    string.match(text, '^(%S+) (%S+) (%S+) (%d+) (%d+) (%S+) (%x+) (%d+)$')
+  return {
+    state = state, user = user, sku = sku, qty = tonumber(qty), won_at = won_at, key = key,
+    fingerprint = fingerprint, tries = tonumber(tries),
+  }
+end
+
+local function format_win(win)
+  return table.concat({
+    win.state, win.user, win.sku, int(win.qty), win.won_at, win.key, win.fingerprint, int(win.tries),
+  }, ' ')
+end
+
+-- How a win is told: {state, won_at_ms, kept reply or false}.
+local function told(win, id)
+  return { win.state, win.won_at, redis.call('HGET', BODIES, id .. ':r') }
+end
+
+-- Puts units on their way to `left`.
+local function give_back(sku, units, on_sale_at)
+  redis.call('HINCRBY', STOCK, sku .. ':returning', units)
+  local n = redis.call('HINCRBY', META, 'returning_seq', 1)
+  redis.call('ZADD', RETURNING, int(on_sale_at), sku .. ' ' .. int(units) .. ' ' .. int(n))
+end
+
+-- Adds to the journal. The fields after `op` belong to it.
+local function note(op, ...)
+  redis.call('XADD', JOURNAL, '*', 'at', int(now), 'op', op, ...)
+end

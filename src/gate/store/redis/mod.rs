@@ -1,0 +1,412 @@
+//! The admission store on Redis (7.0 or later, or Valkey): one Lua script per operation.
+
+mod reply;
+mod scripts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use redis::{Cmd, Value};
+
+use self::reply::Malformed;
+pub use self::scripts::{Keys, LuaScript, Scripts};
+use super::{AdmissionStore, StoreError};
+use crate::domain::admission::{
+    ActivityState, Batch, Change, ClaimDue, Claimed, DueWin, Epoch, FoundWin, Guard, JournalCursor, Operate, Operated,
+    Poll, Polled, PolledActivity, Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Terms,
+    Verdict, WinUnits,
+};
+use crate::domain::time::millis;
+use crate::domain::{ActivityId, IdempotencyKey, RequestId, StoreMs, UserId};
+use crate::platform::clock::{monotonic, wall_ms};
+use crate::platform::redis::{CallError, RedisClient, RedisSettings};
+
+/// The store.
+pub struct RedisStore {
+    client: RedisClient,
+    scripts: Scripts,
+}
+
+impl RedisStore {
+    /// Checks the settings; connects when first used.
+    pub fn new(settings: &RedisSettings) -> Result<RedisStore, StoreError> {
+        RedisStore::with_scripts(settings, Scripts::built_in())
+    }
+
+    /// As [`RedisStore::new`], with other scripts: so that a test can show that a wrong one is found out.
+    pub fn with_scripts(settings: &RedisSettings, scripts: Scripts) -> Result<RedisStore, StoreError> {
+        let client = RedisClient::new(settings).map_err(StoreError::Unavailable)?;
+        Ok(RedisStore { client, scripts })
+    }
+
+    /// Refuses a server that could lose or misjudge a sale: too old, evicting, or with a clock far off.
+    pub async fn check_server(&self, max_clock_offset: Duration) -> Result<ServerFacts, StoreError> {
+        let info = self.client.call(redis::cmd("INFO").arg("server")).await.map_err(failed)?;
+        let info = reply::text(info).map_err(malformed)?;
+        let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        let version = of("valkey_version").or(of("redis_version")).unwrap_or("unknown").to_owned();
+        let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
+        if major < 7 {
+            return Err(StoreError::Unavailable(format!(
+                "Redis {version} is too old: scripts need Redis 7.0 or later, or Valkey"
+            )));
+        }
+        let policy = self.client.call(redis::cmd("INFO").arg("memory")).await.map_err(failed)?;
+        let policy = reply::text(policy).map_err(malformed)?;
+        if !policy.lines().any(|line| line.trim() == "maxmemory_policy:noeviction") {
+            return Err(StoreError::Unavailable(
+                "the server evicts keys when memory is short; set `maxmemory-policy noeviction`".into(),
+            ));
+        }
+        let sent = monotonic();
+        let mut time =
+            reply::array(self.client.call(&redis::cmd("TIME")).await.map_err(failed)?).map_err(malformed)?.into_iter();
+        let seconds: u64 = reply::next(&mut time).and_then(reply::number).map_err(malformed)?;
+        let micros: u64 = reply::next(&mut time).and_then(reply::number).map_err(malformed)?;
+        let server_ms = seconds * 1_000 + micros / 1_000;
+        let offset = Duration::from_millis(server_ms.abs_diff(wall_ms())).saturating_sub(sent.elapsed());
+        if offset > max_clock_offset {
+            return Err(StoreError::Unavailable(format!(
+                "the server's clock is {offset:?} off this machine's; synchronise both (limit: {max_clock_offset:?})"
+            )));
+        }
+        Ok(ServerFacts { version, clock_offset: offset })
+    }
+
+    /// Closes the connection; the next call makes a new one.
+    pub fn disconnect(&self) {
+        self.client.disconnect();
+    }
+
+    /// Runs a script; sends its source when the server does not know it. NOSCRIPT is the only error after which a call
+    /// is repeated, since then nothing was executed.
+    async fn run(
+        &self,
+        script: &LuaScript,
+        activity: &ActivityId,
+        arguments: impl Fn(&mut Cmd),
+    ) -> Result<Value, StoreError> {
+        let keys = Keys::of(activity);
+        let mut command = script.by_sha(&keys);
+        arguments(&mut command);
+        match self.client.call(&command).await {
+            Err(CallError::NoScript) => {
+                let mut command = script.by_source(&keys);
+                arguments(&mut command);
+                self.client.call(&command).await.map_err(failed)
+            }
+            other => other.map_err(failed),
+        }
+    }
+
+    /// Runs a guarded script and reads status and time off its reply.
+    async fn run_guarded<T>(
+        &self,
+        script: &LuaScript,
+        activity: &ActivityId,
+        guard: &Guard,
+        arguments: impl Fn(&mut Cmd),
+        read: impl FnOnce(&mut std::vec::IntoIter<Value>) -> Result<T, Malformed>,
+    ) -> Result<Reply<T>, StoreError> {
+        let value = self
+            .run(script, activity, |command| {
+                command.arg(guard.epoch.0).arg(&*guard.run_id.0).arg(guard.not_after.0);
+                arguments(command);
+            })
+            .await?;
+        let read = || {
+            let mut values = reply::array(value)?.into_iter();
+            let barred = reply::barred(&reply::text(reply::next(&mut values)?)?)?;
+            let now = reply::time(reply::next(&mut values)?)?;
+            let outcome = match barred {
+                Some(why) => Err(why),
+                None => Ok(read(&mut values)?),
+            };
+            Ok(Reply { now, outcome })
+        };
+        read().map_err(malformed)
+    }
+}
+
+/// What [`RedisStore::check_server`] found.
+#[derive(Debug, Clone)]
+pub struct ServerFacts {
+    /// Of Redis or Valkey.
+    pub version: String,
+    /// Between the server's clock and this machine's.
+    pub clock_offset: Duration,
+}
+
+fn failed(error: CallError) -> StoreError {
+    match error {
+        CallError::NoEffect(why) => StoreError::Unavailable(why),
+        // Answered to EVAL this would make no sense; nothing ran in any case.
+        CallError::NoScript => StoreError::Unavailable(error.to_string()),
+        CallError::Unknown(why) => StoreError::Unknown(why),
+    }
+}
+
+fn malformed(why: Malformed) -> StoreError {
+    StoreError::Unknown(format!("the store's reply makes no sense: {why}"))
+}
+
+#[async_trait]
+impl AdmissionStore for RedisStore {
+    async fn preheat(&self, activity: &ActivityId, terms: &Terms) -> Result<(StoreMs, Preheated), StoreError> {
+        let canonical = terms.canonical();
+        let value = self
+            .run(&self.scripts.preheat, activity, |command| {
+                command.arg(terms.epoch.0).arg(&canonical).arg(terms.starts_at.0).arg(terms.ends_at.0);
+                command.arg(terms.per_user_limit).arg(u8::from(terms.rebuy_after_release)).arg(millis(terms.retention));
+                for (sku, total) in &terms.skus {
+                    command.arg(sku.as_str()).arg(*total);
+                }
+            })
+            .await?;
+        let read = || {
+            let mut values = reply::array(value)?.into_iter();
+            let outcome = match reply::text(reply::next(&mut values)?)?.as_str() {
+                "created" => Preheated::Created,
+                "already" => Preheated::Already,
+                "differs" => Preheated::Differs,
+                "incomplete" => Preheated::Incomplete,
+                other => return Err(format!("`{other}` is no outcome of preheating")),
+            };
+            Ok((reply::time(reply::next(&mut values)?)?, outcome))
+        };
+        read().map_err(malformed)
+    }
+
+    async fn admit(&self, activity: &ActivityId, batch: &Batch) -> Result<Reply<Vec<Verdict>>, StoreError> {
+        let arguments = |command: &mut Cmd| {
+            command.arg(millis(batch.first_delivery_lease));
+            for attempt in &batch.attempts {
+                command
+                    .arg(attempt.request_id.hex().as_str())
+                    .arg(attempt.user.as_str())
+                    .arg(attempt.sku.as_str())
+                    .arg(attempt.qty)
+                    .arg(attempt.key.as_str())
+                    .arg(attempt.fingerprint.hex().as_str())
+                    .arg(u8::from(attempt.may_win))
+                    .arg(&attempt.payload[..]);
+            }
+        };
+        self.run_guarded(&self.scripts.admit, activity, &batch.guard, arguments, |values| {
+            let verdicts = values.map(reply::verdict).collect::<Result<Vec<_>, _>>()?;
+            if verdicts.len() != batch.attempts.len() {
+                return Err(format!("{} verdicts for {} attempts", verdicts.len(), batch.attempts.len()));
+            }
+            Ok(verdicts)
+        })
+        .await
+    }
+
+    async fn settle(&self, activity: &ActivityId, settle: &Settle) -> Result<Reply<Recorded>, StoreError> {
+        let (said, kept): (&str, &[u8]) = match &settle.settlement {
+            Settlement::Queued { reply } => ("queued", reply),
+            Settlement::Booked { reply } => ("booked", reply),
+            Settlement::Unknown => ("unknown", b""),
+        };
+        let arguments = |command: &mut Cmd| {
+            command.arg(settle.request_id.hex().as_str()).arg(said).arg(kept);
+            command.arg(millis(settle.backoff.first)).arg(millis(settle.backoff.cap));
+        };
+        self.run_guarded(&self.scripts.settle, activity, &settle.guard, arguments, reply::recorded).await
+    }
+
+    async fn release(&self, activity: &ActivityId, release: &ReleaseWin) -> Result<Reply<Recorded>, StoreError> {
+        let arguments = |command: &mut Cmd| {
+            command.arg(release.request_id.hex().as_str());
+            command.arg(release.release.cause.as_str()).arg(release.release.reason.as_str());
+            command.arg(u8::from(release.ledger_short)).arg(millis(release.returning_delay));
+        };
+        self.run_guarded(&self.scripts.release, activity, &release.guard, arguments, reply::recorded).await
+    }
+
+    async fn claim_due(&self, activity: &ActivityId, claim: &ClaimDue) -> Result<Reply<Claimed>, StoreError> {
+        let arguments = |command: &mut Cmd| {
+            command.arg(claim.limit).arg(millis(claim.lease));
+        };
+        self.run_guarded(&self.scripts.claim_due, activity, &claim.guard, arguments, |values| {
+            let mut claimed = Claimed::default();
+            let mut on_sale = reply::array(reply::next(values)?)?.into_iter();
+            while let Some(sku) = on_sale.next() {
+                let sku = reply::parsed(&reply::text(sku)?)?;
+                claimed.on_sale.push((sku, reply::number(reply::next(&mut on_sale)?)?));
+            }
+            let mut wins = reply::array(reply::next(values)?)?.into_iter();
+            while let Some(id) = wins.next() {
+                let request_id = reply::parsed(&reply::text(id)?)?;
+                let win = reply::win(&reply::text(reply::next(&mut wins)?)?)?;
+                let payload = reply::optional_bytes(reply::next(&mut wins)?)?.unwrap_or_default();
+                claimed.wins.push(DueWin {
+                    request_id,
+                    user: win.user,
+                    sku: win.sku,
+                    qty: win.qty,
+                    won_at: win.won_at,
+                    tries: win.tries,
+                    payload,
+                });
+            }
+            Ok(claimed)
+        })
+        .await
+    }
+
+    async fn operate(&self, activity: &ActivityId, operate: &Operate) -> Result<Reply<Operated>, StoreError> {
+        let scripts = &self.scripts;
+        let script = match operate.change {
+            Change::SetTotal { .. } => &scripts.set_total,
+            Change::Pause | Change::Resume => &scripts.set_paused,
+            Change::StopSku(_) | Change::StartSku(_) => &scripts.set_stopped,
+        };
+        let arguments = |command: &mut Cmd| match &operate.change {
+            Change::SetTotal { sku, from, to, returning_delay } => {
+                command.arg(sku.as_str()).arg(*from).arg(*to).arg(millis(*returning_delay));
+            }
+            Change::Pause => _ = command.arg(1),
+            Change::Resume => _ = command.arg(0),
+            Change::StopSku(sku) => _ = command.arg(sku.as_str()).arg(1),
+            Change::StartSku(sku) => _ = command.arg(sku.as_str()).arg(0),
+        };
+        self.run_guarded(script, activity, &operate.guard, arguments, reply::operated).await
+    }
+
+    async fn poll(&self, activity: &ActivityId, poll: &Poll) -> Result<Polled, StoreError> {
+        let (epoch, run) = match &poll.vouched {
+            Some((Epoch(epoch), RunId(run))) => (*epoch, &**run),
+            None => (0, "-"),
+        };
+        let value = self
+            .run(&self.scripts.poll, activity, |command| {
+                command.arg(poll.gate.as_str()).arg(epoch).arg(run).arg(&*poll.after.0).arg(poll.max_entries);
+            })
+            .await?;
+        let read = || {
+            let mut values = reply::array(value)?.into_iter();
+            let status = reply::text(reply::next(&mut values)?)?;
+            let now = reply::time(reply::next(&mut values)?)?;
+            let server_run = RunId(Arc::from(reply::text(reply::next(&mut values)?)?));
+            let activity = match status.as_str() {
+                "not_preheated" => PolledActivity::NotPreheated,
+                "incomplete" => PolledActivity::Incomplete,
+                "ok" => PolledActivity::Stored(Box::new(read_state(&mut values, poll)?)),
+                other => return Err(format!("`{other}` is no status of a poll")),
+            };
+            Ok(Polled { now, server_run, activity })
+        };
+        read().map_err(malformed)
+    }
+
+    async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let value = self
+            .run(&self.scripts.find, activity, |command| {
+                for id in ids {
+                    command.arg(id.hex().as_str());
+                }
+            })
+            .await?;
+        let read = || {
+            let mut values = reply::array(value)?.into_iter();
+            let mut found = Vec::with_capacity(ids.len());
+            for id in ids {
+                let win = reply::optional_bytes(reply::next(&mut values)?)?;
+                let kept = reply::optional_bytes(reply::next(&mut values)?)?;
+                found.push(match win {
+                    None => None,
+                    Some(win) => {
+                        let mut record = reply::win(std::str::from_utf8(&win).map_err(|e| e.to_string())?)?;
+                        record.reply = kept;
+                        Some(FoundWin { request_id: *id, record })
+                    }
+                });
+            }
+            Ok(found)
+        };
+        read().map_err(malformed)
+    }
+
+    async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
+        let keys = Keys::of(activity);
+        let mut command = redis::cmd("HGET");
+        command.arg(keys.buyers()).arg(user.as_str());
+        let value = self.client.call(&command).await.map_err(failed)?;
+        let Some(bought) = reply::optional_bytes(value).map_err(malformed)? else { return Ok(Vec::new()) };
+        let ids = ids_of_buyer(activity, user, &bought).map_err(malformed)?;
+        Ok(self.find(activity, &ids).await?.into_iter().flatten().collect())
+    }
+
+    async fn snapshot(&self, activity: &ActivityId) -> Result<Option<Snapshot>, StoreError> {
+        let value = self.run(&self.scripts.snapshot, activity, |_| ()).await?;
+        read_snapshot(value).map_err(malformed)
+    }
+}
+
+/// "units key key …" → the request ids of those keys.
+fn ids_of_buyer(activity: &ActivityId, user: &UserId, bought: &Bytes) -> Result<Vec<RequestId>, Malformed> {
+    let text = std::str::from_utf8(bought).map_err(|e| e.to_string())?;
+    text.split(' ')
+        .skip(1)
+        .map(|key| Ok(RequestId::derive(activity, user, &reply::parsed::<IdempotencyKey>(key)?)))
+        .collect()
+}
+
+fn read_state(values: &mut impl Iterator<Item = Value>, poll: &Poll) -> Result<ActivityState, Malformed> {
+    let stored = reply::stored(reply::next(values)?, reply::next(values)?)?;
+    let unsettled = reply::number(reply::next(values)?)?;
+    let raw = reply::array(reply::next(values)?)?;
+    let at_end = raw.len() < poll.max_entries;
+    let mut entries = Vec::with_capacity(raw.len());
+    let mut cursor = poll.after.clone();
+    for entry in raw {
+        cursor = JournalCursor(reply::journal(entry, &mut entries)?.into());
+    }
+    Ok(ActivityState {
+        terms: stored.terms,
+        run_id: stored.run_id,
+        paused: stored.paused,
+        stock: stored.stock,
+        unsettled,
+        entries,
+        cursor,
+        at_end,
+    })
+}
+
+fn read_snapshot(value: Value) -> Result<Option<Snapshot>, Malformed> {
+    let mut values = reply::array(value)?.into_iter();
+    if reply::text(reply::next(&mut values)?)? != "ok" {
+        return Ok(None);
+    }
+    let stored = reply::stored(reply::next(&mut values)?, reply::next(&mut values)?)?;
+    let unsettled = reply::number(reply::next(&mut values)?)?;
+    let mut skus: Vec<_> = stored.stock.into_iter().map(|(sku, stock)| (sku, stock, WinUnits::default())).collect();
+    let mut wins = reply::array(reply::next(&mut values)?)?.into_iter();
+    while let Some(sku) = wins.next() {
+        let sku = reply::text(sku)?;
+        let state = reply::text(reply::next(&mut wins)?)?;
+        let sum = (reply::number(reply::next(&mut wins)?)?, reply::number(reply::next(&mut wins)?)?);
+        let Some((_, _, units)) = skus.iter_mut().find(|(name, ..)| name.as_str() == sku) else {
+            return Err(format!("there are wins of `{sku}`, which the activity does not offer"));
+        };
+        match state.as_str() {
+            "h" => units.held = sum,
+            "a" => units.accepted = sum,
+            _ => units.released = sum,
+        }
+    }
+    let mut users_above_limit = Vec::new();
+    let mut above = reply::array(reply::next(&mut values)?)?.into_iter();
+    while let Some(user) = above.next() {
+        users_above_limit.push((reply::parsed(&reply::text(user)?)?, reply::number(reply::next(&mut above)?)?));
+    }
+    users_above_limit.sort();
+    Ok(Some(Snapshot { terms: stored.terms, skus, users_above_limit, unsettled }))
+}

@@ -1,0 +1,262 @@
+//! Reads the scripts' replies. Whatever has another form than expected is a named error, never a guess.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::Value;
+
+use crate::domain::admission::{
+    Barred, Epoch, JournalEntry, JournalOp, KnownWin, Operated, Recorded, RunId, Terms, Verdict, WinRecord,
+};
+use crate::domain::stock::Stock;
+use crate::domain::win::{Cause, Reason, Release, WinState};
+use crate::domain::{SkuId, StoreMs};
+
+/// What was not as expected.
+pub type Malformed = String;
+
+/// The elements of an array.
+pub fn array(value: Value) -> Result<Vec<Value>, Malformed> {
+    match value {
+        Value::Array(values) => Ok(values),
+        other => Err(format!("an array was expected, not {other:?}")),
+    }
+}
+
+/// Takes the next element.
+pub fn next(values: &mut impl Iterator<Item = Value>) -> Result<Value, Malformed> {
+    values.next().ok_or_else(|| "the reply is too short".into())
+}
+
+/// Bytes, or `None` for nil.
+pub fn optional_bytes(value: Value) -> Result<Option<Bytes>, Malformed> {
+    match value {
+        Value::Nil => Ok(None),
+        Value::BulkString(bytes) => Ok(Some(bytes.into())),
+        Value::SimpleString(text) => Ok(Some(text.into())),
+        other => Err(format!("bytes were expected, not {other:?}")),
+    }
+}
+
+/// Text.
+pub fn text(value: Value) -> Result<String, Malformed> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).map_err(|e| e.to_string()),
+        Value::SimpleString(text) => Ok(text),
+        Value::Int(number) => Ok(number.to_string()),
+        other => Err(format!("text was expected, not {other:?}")),
+    }
+}
+
+/// A whole number, as an integer or in digits.
+pub fn number<N: std::str::FromStr>(value: Value) -> Result<N, Malformed> {
+    let digits = text(value)?;
+    digits.parse().map_err(|_| format!("a number was expected, not `{digits}`"))
+}
+
+/// Anything that is written as text.
+pub fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, Malformed> {
+    text.parse().map_err(|_| format!("`{text}` is not valid here"))
+}
+
+/// A time of the store's clock.
+pub fn time(value: Value) -> Result<StoreMs, Malformed> {
+    number(value).map(StoreMs)
+}
+
+/// Why a guarded call was barred; `None` for `ok`.
+pub fn barred(status: &str) -> Result<Option<Barred>, Malformed> {
+    match status {
+        "ok" => Ok(None),
+        "not_preheated" => Ok(Some(Barred::NotPreheated)),
+        "fenced" => Ok(Some(Barred::Fenced)),
+        "late" => Ok(Some(Barred::Late)),
+        "suspect" => Ok(Some(Barred::Suspect)),
+        other => Err(format!("`{other}` is no status")),
+    }
+}
+
+/// One verdict of `admit.lua`.
+pub fn verdict(value: Value) -> Result<Verdict, Malformed> {
+    match value {
+        Value::Array(told) => known_win(&mut told.into_iter()).map(Verdict::Known),
+        Value::Int(2) => Ok(Verdict::Conflict),
+        Value::Int(3) => Ok(Verdict::NotKnown),
+        Value::Int(4) => Ok(Verdict::Paused),
+        Value::Int(5) => Ok(Verdict::Suspect),
+        Value::Int(6) => Ok(Verdict::NotStarted),
+        Value::Int(7) => Ok(Verdict::Ended),
+        Value::Int(8) => Ok(Verdict::NoSuchSku),
+        Value::Int(9) => Ok(Verdict::SkuStopped),
+        Value::Int(10) => Ok(Verdict::AtLimit),
+        Value::Int(11) => Ok(Verdict::SoldOut),
+        Value::Int(12) => Ok(Verdict::Won),
+        other => Err(format!("{other:?} is no verdict")),
+    }
+}
+
+/// State, time and kept reply.
+fn known_win(values: &mut impl Iterator<Item = Value>) -> Result<KnownWin, Malformed> {
+    Ok(KnownWin {
+        state: state(&text(next(values)?)?)?,
+        won_at: time(next(values)?)?,
+        reply: optional_bytes(next(values)?)?,
+    })
+}
+
+fn state(text: &str) -> Result<WinState, Malformed> {
+    match text {
+        "h" => return Ok(WinState::Held),
+        "a" => return Ok(WinState::Accepted),
+        _ => {}
+    }
+    let release = text
+        .strip_prefix("r:")
+        .and_then(|rest| rest.split_once(':'))
+        .and_then(|(cause, reason)| Some(Release { cause: Cause::parse(cause)?, reason: Reason::new(reason).ok()? }));
+    release.map(WinState::Released).ok_or_else(|| format!("`{text}` is no state of a win"))
+}
+
+/// The outcome of `settle.lua` and `release.lua`.
+pub fn recorded(values: &mut impl Iterator<Item = Value>) -> Result<Recorded, Malformed> {
+    match text(next(values)?)?.as_str() {
+        "applied" => known_win(values).map(Recorded::Applied),
+        "already" => known_win(values).map(Recorded::Already),
+        "conflict" => known_win(values).map(Recorded::Conflict),
+        "unknown_win" => Ok(Recorded::UnknownWin),
+        other => Err(format!("`{other}` is no record")),
+    }
+}
+
+/// The outcome of an operator's change.
+pub fn operated(values: &mut impl Iterator<Item = Value>) -> Result<Operated, Malformed> {
+    match text(next(values)?)?.as_str() {
+        "applied" => Ok(Operated::Applied),
+        "already" => Ok(Operated::Already),
+        "no_such_sku" => Ok(Operated::NoSuchSku),
+        "total_is" => number(next(values)?).map(Operated::TotalIs),
+        "only_left" => number(next(values)?).map(Operated::OnlyLeft),
+        "below_zero" => Ok(Operated::BelowZero),
+        other => Err(format!("`{other}` is no outcome of a change")),
+    }
+}
+
+/// A value of the `wins` hash; payload and reply are kept elsewhere.
+pub fn win(text: &str) -> Result<WinRecord, Malformed> {
+    let parts: Vec<&str> = text.split(' ').collect();
+    let [state_text, user, sku, qty, won_at, key, fingerprint, tries] = parts[..] else {
+        return Err(format!("`{text}` is no win"));
+    };
+    Ok(WinRecord {
+        user: parsed(user)?,
+        key: parsed(key)?,
+        sku: parsed(sku)?,
+        qty: parsed(qty)?,
+        fingerprint: parsed(fingerprint)?,
+        won_at: StoreMs(parsed(won_at)?),
+        state: state(state_text)?,
+        tries: parsed(tries)?,
+        payload: None,
+        reply: None,
+    })
+}
+
+/// Field → value, from an alternating array.
+pub fn fields(value: Value) -> Result<HashMap<String, String>, Malformed> {
+    let mut values = array(value)?.into_iter();
+    let mut fields = HashMap::with_capacity(values.len() / 2);
+    while let Some(field) = values.next() {
+        fields.insert(text(field)?, text(next(&mut values)?)?);
+    }
+    Ok(fields)
+}
+
+/// One field of [`fields`].
+fn field<T: std::str::FromStr>(fields: &HashMap<String, String>, name: &str) -> Result<T, Malformed> {
+    parsed(fields.get(name).ok_or_else(|| format!("the field `{name}` is missing"))?)
+}
+
+/// `meta` and `stock` together: the terms with present totals, the stock, the pause, the stored run.
+pub struct Stored {
+    /// With the present totals.
+    pub terms: Terms,
+    /// In the order of the terms.
+    pub stock: Vec<(SkuId, Stock)>,
+    /// An operator's pause.
+    pub paused: bool,
+    /// The run the activity was preheated (or reopened) in.
+    pub run_id: RunId,
+}
+
+/// Reads `meta` and `stock`.
+pub fn stored(meta: Value, stock: Value) -> Result<Stored, Malformed> {
+    let (meta, stock_fields) = (fields(meta)?, fields(stock)?);
+    let names: String = field(&meta, "skus")?;
+    let mut stock = Vec::new();
+    for name in names.split(' ') {
+        let part = |part: &str| field::<i64>(&stock_fields, &format!("{name}:{part}"));
+        let of_sku = Stock {
+            total: part("total")?,
+            left: part("left")?,
+            returning: part("returning")?,
+            withheld: part("withheld")?,
+            stopped: part("stopped")? == 1,
+        };
+        stock.push((parsed::<SkuId>(name)?, of_sku));
+    }
+    let terms = Terms {
+        epoch: Epoch(field(&meta, "epoch")?),
+        starts_at: StoreMs(field(&meta, "starts_at")?),
+        ends_at: StoreMs(field(&meta, "ends_at")?),
+        per_user_limit: field(&meta, "per_user_limit")?,
+        rebuy_after_release: field::<u8>(&meta, "rebuy")? == 1,
+        retention: Duration::from_millis(field(&meta, "retention")?),
+        skus: stock.iter().map(|(sku, stock)| (sku.clone(), stock.total)).collect(),
+    };
+    let run_id: String = field(&meta, "run_id")?;
+    Ok(Stored { terms, stock, paused: field::<u8>(&meta, "paused")? == 1, run_id: RunId(Arc::from(run_id)) })
+}
+
+/// One stream entry: its id, and what it tells (a batch of wins is one entry).
+pub fn journal(value: Value, into: &mut Vec<JournalEntry>) -> Result<String, Malformed> {
+    let mut entry = array(value)?.into_iter();
+    let id = text(next(&mut entry)?)?;
+    let fields = fields(next(&mut entry)?)?;
+    let at = StoreMs(field(&fields, "at")?);
+    let op: String = field(&fields, "op")?;
+    let single = match op.as_str() {
+        "won" => {
+            let items: String = field(&fields, "items")?;
+            for item in items.split('\n') {
+                let parts: Vec<&str> = item.split(' ').collect();
+                let [request_id, key, sku, qty] = parts[..] else {
+                    return Err(format!("`{item}` is no journal item"));
+                };
+                let op = JournalOp::Won {
+                    request_id: parsed(request_id)?,
+                    key: parsed(key)?,
+                    sku: parsed(sku)?,
+                    qty: parsed(qty)?,
+                };
+                into.push(JournalEntry { at, op });
+            }
+            return Ok(id);
+        }
+        "preheated" => JournalOp::Preheated,
+        "booked" => JournalOp::Booked { request_id: field(&fields, "id")? },
+        "released" => JournalOp::Released {
+            request_id: field(&fields, "id")?,
+            sku: field(&fields, "sku")?,
+            qty: field(&fields, "qty")?,
+        },
+        "on_sale" => JournalOp::OnSale { sku: field(&fields, "sku")?, qty: field(&fields, "qty")? },
+        "total" => JournalOp::Total { sku: field(&fields, "sku")?, delta: field(&fields, "delta")? },
+        "stopped" => JournalOp::Stopped { sku: field(&fields, "sku")?, stopped: field::<u8>(&fields, "on")? == 1 },
+        "paused" => JournalOp::Paused(field::<u8>(&fields, "on")? == 1),
+        other => return Err(format!("`{other}` is no journal entry")),
+    };
+    into.push(JournalEntry { at, op: single });
+    Ok(id)
+}

@@ -1,0 +1,90 @@
+-- The embedded admission store. Times are milliseconds of the store's clock.
+
+CREATE TABLE IF NOT EXISTS server (
+    run_id TEXT NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS activities (
+    activity          TEXT PRIMARY KEY,
+    epoch             INTEGER NOT NULL,
+    run_id            TEXT NOT NULL,
+    terms             TEXT NOT NULL,
+    starts_at_ms      INTEGER NOT NULL,
+    ends_at_ms        INTEGER NOT NULL,
+    per_user_limit    INTEGER NOT NULL,
+    rebuy             INTEGER NOT NULL,
+    retention_ms      INTEGER NOT NULL,
+    paused            INTEGER NOT NULL DEFAULT 0,
+    returning_seq     INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS stock (
+    activity  TEXT NOT NULL,
+    position  INTEGER NOT NULL,
+    sku       TEXT NOT NULL,
+    total     INTEGER NOT NULL,
+    available INTEGER NOT NULL,
+    coming_back INTEGER NOT NULL DEFAULT 0,
+    withheld  INTEGER NOT NULL DEFAULT 0,
+    stopped   INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (activity, sku)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS buyers (
+    activity TEXT NOT NULL,
+    user     TEXT NOT NULL,
+    units    INTEGER NOT NULL,
+    PRIMARY KEY (activity, user)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS wins (
+    id          INTEGER PRIMARY KEY,
+    activity    TEXT NOT NULL,
+    request_id  TEXT NOT NULL,
+    user        TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    sku         TEXT NOT NULL,
+    qty         INTEGER NOT NULL,
+    fingerprint TEXT NOT NULL,
+    won_at_ms   INTEGER NOT NULL,
+    state       TEXT NOT NULL CHECK (state IN ('held', 'accepted', 'released')),
+    cause       TEXT,
+    reason      TEXT,
+    tries       INTEGER NOT NULL DEFAULT 0,
+    due_at_ms   INTEGER,
+    payload     BLOB,
+    reply       BLOB,
+    UNIQUE (activity, request_id)
+);
+CREATE INDEX IF NOT EXISTS wins_by_user ON wins (activity, user, id);
+CREATE INDEX IF NOT EXISTS wins_due ON wins (activity, due_at_ms, request_id) WHERE due_at_ms IS NOT NULL;
+
+CREATE TABLE IF NOT EXISTS returning_units (
+    activity   TEXT NOT NULL,
+    on_sale_ms INTEGER NOT NULL,
+    member     TEXT NOT NULL,
+    sku        TEXT NOT NULL,
+    units      INTEGER NOT NULL,
+    PRIMARY KEY (activity, on_sale_ms, member)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS journal (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    activity   TEXT NOT NULL,
+    at_ms      INTEGER NOT NULL,
+    op         TEXT NOT NULL,
+    request_id TEXT,
+    key        TEXT,
+    sku        TEXT,
+    delta      INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS journal_by_activity ON journal (activity, id);
+
+CREATE TABLE IF NOT EXISTS gates (
+    activity     TEXT NOT NULL,
+    gate         TEXT NOT NULL,
+    last_poll_ms INTEGER NOT NULL,
+    epoch        INTEGER,
+    run_id       TEXT,
+    PRIMARY KEY (activity, gate)
+) WITHOUT ROWID;
