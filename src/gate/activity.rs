@@ -1,169 +1,267 @@
-//! One activity on this gate: what its last poll showed, and the way to its store.
+//! One activity on this gate: what its last poll showed, and the guarded way to its store.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use dashmap::DashSet;
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+use tokio_util::sync::CancellationToken;
 
 use crate::domain::admission::{
-    Attempt, Barred, Change, Epoch, FoundWin, Guard, KnownWin, Operated, Recorded, Settlement, Verdict,
+    Attempt, Barred, Change, ClaimDue, Claimed, FoundWin, Guard, Operate, Operated, Preheated, Recorded, ReleaseWin,
+    Reply, Settle, Settlement, Snapshot, Terms,
 };
-use crate::domain::stock::Stock;
+use crate::domain::backoff::Backoff;
 use crate::domain::win::Release;
-use crate::domain::{ActivityId, IdempotencyKey, RequestId, SkuId, StoreMs, UserId};
-use crate::gate::store::StoreError;
+use crate::domain::{ActivityId, GateId, IdempotencyKey, RequestId, StoreMs, UserId};
+pub use crate::gate::combiner::Admitted;
+use crate::gate::combiner::{Combiner, Parts};
+use crate::gate::store::{AdmissionStore, StoreError};
+use crate::gate::view::RETURNING_DELAY;
+pub use crate::gate::view::{Phase, View};
+use crate::gate::waiters::Waiters;
+use crate::gate::watch::Watch;
+use crate::platform::clock::StoreClock;
 
-/// How an activity stands for its visitors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// Before the window.
-    Before,
-    /// Units may be won.
-    Open,
-    /// In the window, nothing left (as the lease or the last poll says).
-    SoldOut,
-    /// After the window.
-    Ended,
-    /// Paused by an operator, suspect, fenced, not preheated after the start, or not known yet.
-    Paused,
+/// After a 202 the order service is asked again soon, so that a winner hears within a second of the booking.
+const AFTER_QUEUED: Backoff = Backoff { first: Duration::from_millis(300), cap: Duration::from_secs(5) };
+
+/// After no definite word the order service is given time to recover.
+const AFTER_UNKNOWN: Backoff = Backoff { first: Duration::from_millis(500), cap: Duration::from_secs(10) };
+
+/// What a guarded call gives: the store's answer, or why it was barred, or why there was no answer.
+pub type Guarded<T> = Result<Result<T, Barred>, StoreError>;
+
+/// What an activity needs of its gate.
+#[derive(Clone)]
+pub struct World {
+    /// This gate.
+    pub gate: GateId,
+    /// Where stock is judged and taken.
+    pub store: Arc<dyn AdmissionStore>,
+    /// The store's clock.
+    pub clock: Arc<StoreClock>,
+    /// Deadline of one call to the store.
+    pub store_deadline: Duration,
+    /// Attempts that may wait per activity.
+    pub queue: usize,
+    /// How long the first delivery of a win may take before the relay may claim it.
+    pub first_delivery_lease: Duration,
+    /// Metrics of all activities.
+    pub metrics: Arc<StoreMetrics>,
 }
 
-/// What the last poll showed. Immutable; replaced as a whole.
-#[derive(Debug, Clone)]
-pub struct View {
-    /// `None` until the activity is found preheated.
-    pub epoch: Option<Epoch>,
-    /// First moment of the sale: from the store once preheated, else from the file.
-    pub starts_at: StoreMs,
-    /// First moment after the sale.
-    pub ends_at: StoreMs,
-    /// Units per user.
-    pub per_user_limit: u32,
-    /// Stock per SKU, in the order of the terms.
-    pub stock: Vec<(SkuId, Stock)>,
-    /// Why nothing may be won now, if so.
-    pub barred: Option<Barred>,
-    /// An operator's pause.
-    pub paused: bool,
-    /// Wins that wait for the order service.
-    pub unsettled: u64,
-    /// When the oldest of them was won.
-    pub oldest_unsettled: Option<StoreMs>,
-    /// Until when "nothing left" may be told without asking the store; `None` if it may not.
-    pub sold_out_lease_until: Option<Instant>,
+/// Metrics of all activities, by activity.
+pub struct StoreMetrics {
+    batch_size: HistogramVec,
+    store_seconds: HistogramVec,
+    polls: IntCounterVec,
 }
 
-/// How an attempt fared at the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Admitted {
-    /// The store judged it, at this moment of its clock.
-    Judged(Verdict, StoreMs),
-    /// Its batch changed nothing; why. (Late and suspect included.)
-    Barred(Barred),
-    /// Shed before its batch was written.
-    Busy,
-    /// The store refused the call before executing anything, or the breaker is open.
-    Unavailable,
-    /// The call may have had its effect.
-    Unknown,
+impl StoreMetrics {
+    /// Registers them.
+    pub fn register(registry: &Registry) -> prometheus::Result<StoreMetrics> {
+        let batch_size = HistogramOpts::new("seckill_store_batch_size", "Attempts per call to the admission store.")
+            .buckets(vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]);
+        let store_seconds =
+            HistogramOpts::new("seckill_store_admit_seconds", "Time of one admission call to the store.")
+                .buckets(vec![0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0]);
+        let polls = Opts::new("seckill_store_polls_total", "Polls of an activity's store, by result.");
+        let metrics = StoreMetrics {
+            batch_size: HistogramVec::new(batch_size, &["activity"])?,
+            store_seconds: HistogramVec::new(store_seconds, &["activity"])?,
+            polls: IntCounterVec::new(polls, &["activity", "result"])?,
+        };
+        registry.register(Box::new(metrics.batch_size.clone()))?;
+        registry.register(Box::new(metrics.store_seconds.clone()))?;
+        registry.register(Box::new(metrics.polls.clone()))?;
+        Ok(metrics)
+    }
+}
+
+/// The metrics of one activity, looked up once.
+pub(super) struct ActivityMetrics {
+    pub(super) polls_ok: IntCounter,
+    pub(super) polls_failed: IntCounter,
 }
 
 /// One activity on this gate.
 pub struct Activity {
     /// Its name.
     pub id: ActivityId,
+    /// What the file says of it. Once preheated, the store's word counts.
+    pub file_terms: Terms,
+    pub(super) gate: GateId,
+    pub(super) store: Arc<dyn AdmissionStore>,
+    pub(super) clock: Arc<StoreClock>,
+    pub(super) waiters: Waiters,
+    pub(super) metrics: ActivityMetrics,
+    store_deadline: Duration,
     view: ArcSwap<View>,
+    combiner: Combiner,
+    /// Hashes of winners' keys: a superset is harmless, a missing one is not.
+    winners: DashSet<u64>,
+    hasher: RandomState,
+    file_differs: AtomicBool,
 }
 
 impl Activity {
+    /// Starts the activity's combiner and its polls on the current runtime; they end with `cancelled`.
+    pub fn start(id: ActivityId, file_terms: Terms, world: &World, cancelled: CancellationToken) -> Arc<Activity> {
+        let label = [id.as_str()];
+        let batch_size: Histogram = world.metrics.batch_size.with_label_values(&label);
+        let store_seconds: Histogram = world.metrics.store_seconds.with_label_values(&label);
+        let polls = |result| world.metrics.polls.with_label_values(&[id.as_str(), result]);
+        let metrics = ActivityMetrics { polls_ok: polls("ok"), polls_failed: polls("failed") };
+        let activity = Arc::new_cyclic(|this: &Weak<Activity>| {
+            let this = this.clone();
+            let combiner = Combiner::start(Parts {
+                activity: id.clone(),
+                store: Arc::clone(&world.store),
+                clock: Arc::clone(&world.clock),
+                guard: Box::new(move |not_after| this.upgrade()?.guard(not_after)),
+                deadline: world.store_deadline,
+                first_delivery_lease: world.first_delivery_lease,
+                queue: world.queue,
+                batch_size,
+                store_seconds,
+            });
+            Activity {
+                view: ArcSwap::from_pointee(View::unpolled(&file_terms)),
+                id,
+                file_terms,
+                gate: world.gate.clone(),
+                store: Arc::clone(&world.store),
+                clock: Arc::clone(&world.clock),
+                waiters: Waiters::default(),
+                metrics,
+                store_deadline: world.store_deadline,
+                combiner,
+                winners: DashSet::new(),
+                hasher: RandomState::new(),
+                file_differs: AtomicBool::new(false),
+            }
+        });
+        tokio::spawn(Watch::new().run(Arc::clone(&activity), cancelled));
+        activity
+    }
+
     /// What the last poll showed.
     pub fn view(&self) -> arc_swap::Guard<Arc<View>> {
         self.view.load()
     }
 
-    /// Whether this key may belong to a winner (a hash of it is among the winners' keys); then no lease may refuse it.
-    pub fn may_be_winner(&self, _key: &IdempotencyKey) -> bool {
-        unimplemented!("filled by the store room")
+    /// Whether this key may belong to a winner; then no lease may refuse it.
+    pub fn may_be_winner(&self, key: &IdempotencyKey) -> bool {
+        self.winners.contains(&self.hasher.hash_one(key))
     }
 
-    /// Sends an attempt through the combiner.
-    pub async fn admit(&self, _attempt: Attempt) -> Admitted {
-        unimplemented!("filled by the store room")
+    /// Sends an attempt through the combiner; `at` is when its request came.
+    pub async fn admit(&self, attempt: Attempt, at: Instant) -> Admitted {
+        self.combiner.admit(attempt, at).await
     }
 
     /// Looks one win up.
-    pub async fn find(&self, _id: RequestId) -> Result<Option<FoundWin>, StoreError> {
-        unimplemented!("filled by the store room")
+    pub async fn find(&self, id: RequestId) -> Result<Option<FoundWin>, StoreError> {
+        let found = self.store.find(&self.id, &[id]).await?;
+        Ok(found.into_iter().next().flatten())
     }
 
-    /// All wins of one user.
-    pub async fn wins_of(&self, _user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
-        unimplemented!("filled by the store room")
+    /// All wins of one user, oldest first.
+    pub async fn wins_of(&self, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
+        self.store.wins_of(&self.id, user).await
     }
 
-    /// Resolves when this win was settled or released (here or, as the journal tells, by another gate), or at `until`.
-    /// Subscribe first, then `find`, then await: no change is missed.
-    #[allow(clippy::manual_async_fn)]
-    pub fn change_of(&self, _id: RequestId) -> impl Future<Output = ()> + Send + 'static {
-        async { unimplemented!("filled by the store room") }
+    /// Resolves when this win was settled or released, here or (as the journal tells) by another gate. Subscribe first,
+    /// then [`Activity::find`], then await: so no change is missed.
+    pub fn change_of(&self, id: RequestId) -> impl Future<Output = ()> + Send + use<> {
+        self.waiters.subscribe(id)
     }
 
-    /// Records the order service's word; `Err` of a guarded kind if the store was barred.
-    pub async fn settle(
-        &self,
-        _id: RequestId,
-        _settlement: Settlement,
-    ) -> Result<Result<Recorded, Barred>, StoreError> {
-        unimplemented!("filled by the store room")
+    /// Records a word of the order service that gives no units back.
+    pub async fn settle(&self, id: RequestId, settlement: Settlement) -> Guarded<Recorded> {
+        let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
+        let backoff = match settlement {
+            Settlement::Unknown => AFTER_UNKNOWN,
+            Settlement::Queued { .. } | Settlement::Booked { .. } => AFTER_QUEUED,
+        };
+        let settle = Settle { guard, request_id: id, settlement, backoff };
+        let reply = self.store.settle(&self.id, &settle).await?;
+        Ok(self.tell_if_changed(id, reply))
     }
 
-    /// Gives units back.
-    pub async fn release(
-        &self,
-        _id: RequestId,
-        _release: Release,
-        _ledger_short: bool,
-    ) -> Result<Result<Recorded, Barred>, StoreError> {
-        unimplemented!("filled by the store room")
+    /// Gives units back on the order service's word. `ledger_short`: the ledger had no stock for them.
+    pub async fn release(&self, id: RequestId, release: Release, ledger_short: bool) -> Guarded<Recorded> {
+        let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
+        let release = ReleaseWin { guard, request_id: id, release, ledger_short, returning_delay: RETURNING_DELAY };
+        let reply = self.store.release(&self.id, &release).await?;
+        Ok(self.tell_if_changed(id, reply))
     }
 
-    /// Claims due deliveries (and puts returned units on sale).
-    pub async fn claim_due(
-        &self,
-        _limit: usize,
-        _lease: Duration,
-    ) -> Result<Result<crate::domain::admission::Claimed, Barred>, StoreError> {
-        unimplemented!("filled by the store room")
+    /// Leases up to `limit` overdue deliveries for `lease`, and puts returned units on sale.
+    pub async fn claim_due(&self, limit: usize, lease: Duration) -> Guarded<Claimed> {
+        let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
+        Ok(self.store.claim_due(&self.id, &ClaimDue { guard, limit, lease }).await?.outcome)
     }
 
     /// Makes an operator's change.
-    pub async fn operate(&self, _change: Change) -> Result<Result<Operated, Barred>, StoreError> {
-        unimplemented!("filled by the store room")
+    pub async fn operate(&self, change: Change) -> Guarded<Operated> {
+        let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
+        Ok(self.store.operate(&self.id, &Operate { guard, change }).await?.outcome)
+    }
+
+    /// Creates the activity's store, if there is none.
+    pub async fn preheat(&self, terms: &Terms) -> Result<Preheated, StoreError> {
+        let (_, outcome) = self.store.preheat(&self.id, terms).await?;
+        if outcome == Preheated::Created {
+            // The preheat was asked of this gate: let it know at once, not at its next poll.
+            Watch::new().poll(self).await;
+        }
+        Ok(outcome)
+    }
+
+    /// One atomic picture for audits.
+    pub async fn snapshot(&self) -> Result<Option<Snapshot>, StoreError> {
+        self.store.snapshot(&self.id).await
+    }
+
+    pub(super) fn publish(&self, view: View) {
+        self.view.store(Arc::new(view));
+    }
+
+    pub(super) fn remember_winner(&self, key: &IdempotencyKey) {
+        self.winners.insert(self.hasher.hash_one(key));
+    }
+
+    /// What was preheated is the truth; a file that says otherwise is worth one warning.
+    pub(super) fn warn_if_file_differs(&self, stored: &Terms) {
+        let file = &self.file_terms;
+        let differs = (stored.starts_at, stored.ends_at, stored.per_user_limit)
+            != (file.starts_at, file.ends_at, file.per_user_limit)
+            || stored.skus.iter().map(|(sku, _)| sku).ne(file.skus.iter().map(|(sku, _)| sku));
+        if differs && !self.file_differs.swap(true, Ordering::Relaxed) {
+            tracing::warn!(activity = %self.id, ?stored, ?file, "the file differs from what was preheated, which counts");
+        }
+    }
+
+    /// What every changing call is told.
+    fn guard(&self, not_after: StoreMs) -> Option<Guard> {
+        let view = self.view.load();
+        let (epoch, run_id) = view.vouched.clone()?;
+        Some(Guard { epoch, run_id, not_after })
+    }
+
+    fn guard_now(&self) -> Option<Guard> {
+        self.guard(self.clock.now().store.after(self.store_deadline))
+    }
+
+    fn tell_if_changed(&self, id: RequestId, reply: Reply<Recorded>) -> Result<Recorded, Barred> {
+        if let Ok(Recorded::Applied(_)) = reply.outcome {
+            self.waiters.tell(&id);
+        }
+        reply.outcome
     }
 }
-
-impl View {
-    /// The phase at `now`.
-    pub fn phase(&self, now: StoreMs, _at: Instant) -> Phase {
-        let _ = now;
-        unimplemented!("filled by the store room")
-    }
-
-    /// Whether the lease says that nothing of any SKU is left.
-    pub fn lease_says_sold_out(&self, _at: Instant) -> bool {
-        unimplemented!("filled by the store room")
-    }
-
-    /// Whether the lease says that nothing of this SKU is left.
-    pub fn lease_says_sku_sold_out(&self, _sku: &SkuId, _at: Instant) -> bool {
-        unimplemented!("filled by the store room")
-    }
-
-    /// The stock of one SKU as last polled.
-    pub fn stock_of(&self, sku: &SkuId) -> Option<&Stock> {
-        self.stock.iter().find(|(name, _)| name == sku).map(|(_, stock)| stock)
-    }
-}
-
-#[allow(unused)]
-fn _uses(_: Guard, _: KnownWin) {}

@@ -1,5 +1,9 @@
 //! The gate: judges attempts, takes stock, delivers winners. It talks to the order service over HTTP only.
 
 pub mod activity;
+pub mod combiner;
 pub mod delivery;
 pub mod store;
+pub mod view;
+pub mod waiters;
+pub mod watch;

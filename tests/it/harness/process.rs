@@ -58,3 +58,9 @@ pub fn listens(port: u16) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
 }
+
+/// Sends a signal, e.g. `signal(pid, "STOP")`, to a process that the test started.
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap();
+    assert!(status.success(), "kill -{name} {pid} failed");
+}

@@ -1,0 +1,150 @@
+//! Gathers the attempts of one activity into batches, without timers.
+//!
+//! While a call is under way, arrivals queue; when it returns, the next batch goes. So an idle gate adds no wait, and a
+//! busy one amortises the store's cost over up to [`MAX_BATCH`] attempts. The queue is bounded: beyond it, attempts are
+//! shed. An attempt whose caller has gone, or that has waited longer than a call may take, is withdrawn before its batch
+//! is written.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prometheus::Histogram;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::domain::ActivityId;
+use crate::domain::StoreMs;
+use crate::domain::admission::{Attempt, Barred, Batch, Guard, MAX_BATCH, Verdict};
+use crate::gate::store::{AdmissionStore, StoreError};
+use crate::platform::clock::StoreClock;
+
+/// How an attempt fared at the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admitted {
+    /// The store judged it, at this moment of its clock.
+    Judged(Verdict, StoreMs),
+    /// Its batch changed nothing; why.
+    Barred(Barred),
+    /// Shed before its batch was written.
+    Busy,
+    /// The store could not be reached, or refused the call before executing anything.
+    Unavailable,
+    /// The call may have had its effect.
+    Unknown,
+}
+
+/// The way in. Dropping it ends the combiner once its queue is empty.
+pub struct Combiner {
+    queue: mpsc::Sender<Waiting>,
+}
+
+struct Waiting {
+    attempt: Attempt,
+    since: Instant,
+    answer: oneshot::Sender<Admitted>,
+}
+
+/// What a combiner works with.
+pub struct Parts {
+    /// Whose attempts.
+    pub activity: ActivityId,
+    /// Where they are judged.
+    pub store: Arc<dyn AdmissionStore>,
+    /// For `not_after`.
+    pub clock: Arc<StoreClock>,
+    /// What the gate believes of the store; `None` while the activity is not known to be preheated.
+    pub guard: Box<dyn Fn(StoreMs) -> Option<Guard> + Send + Sync>,
+    /// How long a call may take, and an attempt wait.
+    pub deadline: Duration,
+    /// How long the first delivery of a win may take before the relay may claim it.
+    pub first_delivery_lease: Duration,
+    /// Attempts that may wait.
+    pub queue: usize,
+    /// Attempts per call.
+    pub batch_size: Histogram,
+    /// Seconds per call.
+    pub store_seconds: Histogram,
+}
+
+impl Combiner {
+    /// Starts the loop on the current runtime.
+    pub fn start(parts: Parts) -> Combiner {
+        let (queue, waiting) = mpsc::channel(parts.queue);
+        tokio::spawn(run(parts, waiting));
+        Combiner { queue }
+    }
+
+    /// Sends an attempt with the next batch; `at` is when its request came.
+    pub async fn admit(&self, attempt: Attempt, at: Instant) -> Admitted {
+        let (answer, answered) = oneshot::channel();
+        if self.queue.try_send(Waiting { attempt, since: at, answer }).is_err() {
+            return Admitted::Busy;
+        }
+        // The loop answers everything it takes; only if it died is there no answer.
+        answered.await.unwrap_or(Admitted::Unknown)
+    }
+}
+
+async fn run(parts: Parts, mut queue: mpsc::Receiver<Waiting>) {
+    let mut answers = Vec::with_capacity(MAX_BATCH);
+    while let Some(first) = queue.recv().await {
+        let now = parts.clock.now();
+        let mut attempts = Vec::new();
+        let mut next = Some(first);
+        while let Some(waiting) = next {
+            if now.instant.duration_since(waiting.since) > parts.deadline {
+                _ = waiting.answer.send(Admitted::Busy);
+            } else if !waiting.answer.is_closed() {
+                attempts.push(waiting.attempt);
+                answers.push(waiting.answer);
+            }
+            next = if attempts.len() < MAX_BATCH { queue.try_recv().ok() } else { None };
+        }
+        if attempts.is_empty() {
+            continue;
+        }
+        parts.batch_size.observe(attempts.len() as f64);
+        let outcome = match (parts.guard)(now.store.after(parts.deadline)) {
+            Some(guard) => {
+                call(&parts, Batch { guard, first_delivery_lease: parts.first_delivery_lease, attempts }).await
+            }
+            None => Err(Admitted::Barred(Barred::NotPreheated)),
+        };
+        parts.store_seconds.observe(parts.clock.now().instant.duration_since(now.instant).as_secs_f64());
+        match outcome {
+            Ok((verdicts, at)) => {
+                for (answer, verdict) in answers.drain(..).zip(verdicts) {
+                    _ = answer.send(Admitted::Judged(verdict, at));
+                }
+            }
+            Err(same_for_all) => {
+                let store_failed = !matches!(same_for_all, Admitted::Barred(_));
+                for answer in answers.drain(..) {
+                    _ = answer.send(same_for_all.clone());
+                }
+                if store_failed {
+                    // Whoever queued behind a failed call has waited long enough, and nothing of theirs was written.
+                    while let Ok(waiting) = queue.try_recv() {
+                        _ = waiting.answer.send(Admitted::Unavailable);
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn call(parts: &Parts, batch: Batch) -> Result<(Vec<Verdict>, StoreMs), Admitted> {
+    match parts.store.admit(&parts.activity, &batch).await {
+        Ok(reply) => match reply.outcome {
+            Ok(verdicts) => Ok((verdicts, reply.now)),
+            Err(barred) => Err(Admitted::Barred(barred)),
+        },
+        Err(StoreError::Unavailable(why)) => {
+            tracing::debug!(activity = %parts.activity, why, "the store is unavailable");
+            Err(Admitted::Unavailable)
+        }
+        Err(StoreError::Unknown(why)) => {
+            tracing::warn!(activity = %parts.activity, why, attempts = batch.attempts.len(), "outcome of a batch unknown");
+            Err(Admitted::Unknown)
+        }
+    }
+}
