@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
+use ipnet::IpNet;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::scalars::{ByteSize, Rate, SecretSource, Span};
+use super::scalars::{ByteSize, Moment, Rate, SecretSource, Span};
+use crate::domain::{ActivityId, GateId, SkuId};
 
 /// The whole file. Each command reads the sections it needs.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -37,8 +39,9 @@ pub struct Config {
     /// Logs.
     #[serde(default)]
     pub logs: Logs,
-    /// The sales, by name.
-    pub activities: BTreeMap<String, Activity>,
+    /// The sales, by name. `{}`: none yet.
+    #[schemars(schema_with = "named::<Activity>")]
+    pub activities: BTreeMap<ActivityId, Activity>,
 }
 
 /// The gate's listeners and the shop behind it.
@@ -46,15 +49,19 @@ pub struct Config {
 #[serde(deny_unknown_fields)]
 pub struct Gate {
     /// This gate's name, one of `deployment.gates`. The flag `--gate` overrides it.
-    pub id: String,
+    #[schemars(schema_with = "slug")]
+    pub id: GateId,
     /// The public listener.
     #[serde(default = "d::listen")]
+    #[schemars(schema_with = "socket_address")]
     pub listen: SocketAddr,
     /// The admin listener; keep it off the internet.
     #[serde(default = "d::admin")]
+    #[schemars(schema_with = "socket_address")]
     pub admin: SocketAddr,
     /// The metrics listener.
     #[serde(default = "d::metrics")]
+    #[schemars(schema_with = "socket_address")]
     pub metrics: SocketAddr,
     /// Path prefix of the sale's routes.
     #[serde(default = "d::prefix")]
@@ -71,7 +78,8 @@ pub struct Gate {
     pub admin_hosts: Vec<String>,
     /// Proxies whose X-Forwarded-For is believed, as CIDR blocks.
     #[serde(default)]
-    pub trusted_proxies: Vec<String>,
+    #[schemars(schema_with = "cidr_blocks")]
+    pub trusted_proxies: Vec<IpNet>,
     /// Longest order payload of an attempt.
     #[serde(default = "d::max_body")]
     pub max_body: ByteSize,
@@ -80,12 +88,14 @@ pub struct Gate {
     pub body_deadline: Span,
     /// Requests served on one connection at most.
     #[serde(default = "d::requests_per_connection")]
+    #[schemars(range(min = 1))]
     pub requests_per_connection: u32,
     /// How long an idle connection is kept.
     #[serde(default = "d::minute")]
     pub idle_timeout: Span,
     /// Connections held at once; more are closed at once.
     #[serde(default = "d::max_connections")]
+    #[schemars(range(min = 1))]
     pub max_connections: u32,
     /// Worker threads; 0 means one per core.
     #[serde(default)]
@@ -95,6 +105,7 @@ pub struct Gate {
     pub drain_delay: Span,
     /// One access log line per so many requests.
     #[serde(default = "d::access_log_sample")]
+    #[schemars(range(min = 1))]
     pub access_log_sample: u32,
 }
 
@@ -121,7 +132,8 @@ pub struct Shop {
 pub struct Deployment {
     /// Names of all gates. Rates are for the whole deployment and divided by their number. Empty: just this gate.
     #[serde(default)]
-    pub gates: Vec<String>,
+    #[schemars(schema_with = "slugs")]
+    pub gates: Vec<GateId>,
 }
 
 /// Where stock is judged and taken.
@@ -146,6 +158,7 @@ pub enum Store {
         max_clock_offset: Span,
         /// Attempts that may wait per activity; more are shed with BUSY.
         #[serde(default = "d::store_queue")]
+        #[schemars(range(min = 1))]
         queue: usize,
     },
     /// An embedded SQLite file, durable, for one gate.
@@ -157,6 +170,7 @@ pub enum Store {
         deadline: Span,
         /// Attempts that may wait per activity; more are shed with BUSY.
         #[serde(default = "d::store_queue")]
+        #[schemars(range(min = 1))]
         queue: usize,
     },
 }
@@ -166,6 +180,7 @@ pub enum Store {
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     /// Keys of user JWTs. A token names its key by `kid`; with a single key it need not.
+    #[schemars(length(min = 1))]
     pub keys: Vec<UserKey>,
     /// Required `iss`.
     pub issuer: String,
@@ -214,6 +229,7 @@ pub enum UserAlgorithm {
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
     /// Signing keys (at least 32 bytes each), the same on every gate. The first signs; all of them verify.
+    #[schemars(length(min = 1))]
     pub keys: Vec<TokenKey>,
     /// How long a token is good for, from the start of the sale or from its issue.
     #[serde(default = "d::token_ttl")]
@@ -279,6 +295,7 @@ pub struct Limit {
     pub rate: Rate,
     /// How many at once; the rate's count by default.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub burst: Option<u32>,
 }
 
@@ -343,6 +360,7 @@ pub struct Orders {
     pub answer_within: Span,
     /// Deliveries under way at once, per gate.
     #[serde(default = "d::max_in_flight")]
+    #[schemars(range(min = 1))]
     pub max_in_flight: usize,
     /// Deliveries started per second by the relay, per gate.
     #[serde(default = "d::relay_rate")]
@@ -375,6 +393,7 @@ pub enum OrdersKind {
 pub struct OrderService {
     /// Its listener.
     #[serde(default = "d::orders_listen")]
+    #[schemars(schema_with = "socket_address")]
     pub listen: SocketAddr,
     /// Bearer token of its API; the same as `orders.api_token`.
     pub api_token: SecretSource,
@@ -424,6 +443,7 @@ pub enum Ledger {
         password: Option<SecretSource>,
         /// Connections at most.
         #[serde(default = "d::pool")]
+        #[schemars(range(min = 1))]
         pool: u32,
         /// Deadline of one transaction.
         #[serde(default = "d::five_seconds")]
@@ -441,12 +461,14 @@ pub enum Ledger {
 #[serde(deny_unknown_fields, default)]
 pub struct Consumer {
     /// Orders per transaction at most.
+    #[schemars(range(min = 1, max = 1000))]
     pub batch: usize,
     /// Orders booked per second at most, per process.
     pub rate: Rate,
     /// An entry that another process took and did not finish is claimed after this time.
     pub claim_after: Span,
     /// An order that alone fails so often is set aside.
+    #[schemars(range(min = 1))]
     pub set_aside_after: u32,
 }
 
@@ -486,11 +508,12 @@ pub enum LogFormat {
 #[serde(deny_unknown_fields)]
 pub struct Activity {
     /// First moment of the sale, RFC 3339 with offset, e.g. `2026-12-12T20:00:00+08:00`.
-    pub starts_at: String,
+    pub starts_at: Moment,
     /// First moment after the sale.
-    pub ends_at: String,
+    pub ends_at: Moment,
     /// Units that one user may hold.
     #[serde(default = "d::one")]
+    #[schemars(range(min = 1))]
     pub per_user_limit: u32,
     /// Whether a user whose order was refused, cancelled or expired may buy again.
     #[serde(default = "d::yes")]
@@ -502,7 +525,8 @@ pub struct Activity {
     #[serde(default = "d::payment_deadline")]
     pub payment_deadline: Span,
     /// What is on sale, by name.
-    pub skus: BTreeMap<String, Sku>,
+    #[schemars(schema_with = "named_some::<Sku>")]
+    pub skus: BTreeMap<SkuId, Sku>,
     /// Directory with the activity's page (`index.html` and its assets); the built-in page by default.
     #[serde(default)]
     pub page: Option<PathBuf>,
@@ -519,9 +543,11 @@ pub struct Activity {
 #[serde(deny_unknown_fields)]
 pub struct Sku {
     /// Units offered, at least 1.
+    #[schemars(range(min = 1))]
     pub stock: u32,
     /// Units that one attempt may ask for; the activity's `per_user_limit` by default.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub max_qty: Option<u32>,
     /// Name on the built-in page.
     #[serde(default)]
@@ -542,6 +568,38 @@ pub enum StockDisplay {
     Fuzzy,
     /// Nothing.
     Hidden,
+}
+
+const SLUG: &str = "^[a-z0-9][a-z0-9-]{0,63}$";
+
+fn slug(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": SLUG })
+}
+
+fn slugs(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": slug(generator) })
+}
+
+fn socket_address(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "socket-address", "examples": ["127.0.0.1:8080"] })
+}
+
+fn cidr_blocks(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": { "type": "string", "format": "cidr", "examples": ["10.0.0.0/8"] } })
+}
+
+fn named<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "propertyNames": { "pattern": SLUG },
+        "additionalProperties": generator.subschema_for::<T>(),
+    })
+}
+
+fn named_some<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = named::<T>(generator);
+    schema.insert("minProperties".into(), 1.into());
+    schema
 }
 
 /// Defaults.
