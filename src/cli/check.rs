@@ -53,21 +53,30 @@ fn summary(loaded: &Loaded) -> String {
     line("gate", format!("{} of {}, {}{}", gate.id, deployment.gates.len().max(1), gate.listen, gate.prefix));
     line("admin, metrics", format!("{}, {}", gate.admin, gate.metrics));
     line("shop", gate.shop.url.clone());
-    line("store", match store {
-        Store::Redis { url, .. } => url.clone(),
-        Store::Sqlite { path, .. } => format!("SQLite {}", loaded.resolve(path).display()),
-    });
+    line(
+        "store",
+        match store {
+            Store::Redis { url, .. } => url.clone(),
+            Store::Sqlite { path, .. } => format!("SQLite {}", loaded.resolve(path).display()),
+        },
+    );
     let whose = if orders.kind == OrdersKind::Internal { "ours" } else { "the shop's" };
     line("orders", format!("{whose}, {}", orders.url));
     if let Some(service) = order_service {
-        line("queue", match &service.queue {
-            Queue::Redis { url, .. } => url.clone(),
-            Queue::Sqlite { path } => format!("SQLite {}", loaded.resolve(path).display()),
-        });
-        line("ledger", match &service.ledger {
-            Ledger::Mysql { url, .. } => url.clone(),
-            Ledger::Sqlite { path } => format!("SQLite {}", loaded.resolve(path).display()),
-        });
+        line(
+            "queue",
+            match &service.queue {
+                Queue::Redis { url, .. } => url.clone(),
+                Queue::Sqlite { path } => format!("SQLite {}", loaded.resolve(path).display()),
+            },
+        );
+        line(
+            "ledger",
+            match &service.ledger {
+                Ledger::Mysql { url, .. } => url.clone(),
+                Ledger::Sqlite { path } => format!("SQLite {}", loaded.resolve(path).display()),
+            },
+        );
     }
     for (id, activity) in activities {
         let skus: Vec<String> = activity.skus.iter().map(|(name, sku)| format!("{} of {name}", sku.stock)).collect();

@@ -23,9 +23,10 @@ pub fn run(args: Args) -> Outcome {
     };
     if codes.is_empty() {
         let name = args.code.unwrap_or_default().to_uppercase();
-        let close = Code::ALL.iter().map(|code| code.name()).max_by(|a, b| {
-            strsim::jaro_winkler(a, &name).total_cmp(&strsim::jaro_winkler(b, &name))
-        });
+        let close = Code::ALL
+            .iter()
+            .map(|code| code.name())
+            .max_by(|a, b| strsim::jaro_winkler(a, &name).total_cmp(&strsim::jaro_winkler(b, &name)));
         let close = close.unwrap_or_default();
         return Err(Usage(format!("no code `{name}`; did you mean {close}? `explain` lists all")).into());
     }

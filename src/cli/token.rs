@@ -48,7 +48,8 @@ pub fn sign(loaded: &Loaded, user: &UserId, now_seconds: u64, ttl_seconds: u64) 
         UserAlgorithm::ES256 => (Algorithm::ES256, EncodingKey::from_ec_pem(bytes)),
         UserAlgorithm::EdDSA => (Algorithm::EdDSA, EncodingKey::from_ed_pem(bytes)),
     };
-    let key = key.map_err(|_| Usage(format!("identity.signing_key is no private PEM key for {:?}", signer.algorithm)))?;
+    let key =
+        key.map_err(|_| Usage(format!("identity.signing_key is no private PEM key for {:?}", signer.algorithm)))?;
     let claims: Map<String, Value> = [
         ("iss".to_owned(), identity.issuer.clone().into()),
         ("aud".to_owned(), identity.audience.clone().into()),

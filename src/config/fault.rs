@@ -36,11 +36,6 @@ impl Fault {
         let columns = before[line_start..].trim_start_matches('\u{feff}').chars().count();
         (before.matches('\n').count() + 1, columns + 1)
     }
-
-    /// Whether the place itself holds what must not be shown.
-    fn hides_its_place(&self) -> bool {
-        matches!(self.problem, Problem::InlineSecret | Problem::PasswordInUrl { .. })
-    }
 }
 
 impl fmt::Display for Fault {
@@ -56,12 +51,14 @@ pub struct Faults {
     file: PathBuf,
     source: String,
     faults: Vec<Fault>,
+    /// Bytes of the source that may be secrets, and are never drawn.
+    hidden: Vec<Range<usize>>,
 }
 
 impl Faults {
     /// No faults yet of this file.
     pub(super) fn of(file: &Path, source: &str) -> Faults {
-        Faults { file: file.to_owned(), source: source.to_owned(), faults: Vec::new() }
+        Faults { file: file.to_owned(), source: source.to_owned(), faults: Vec::new(), hidden: Vec::new() }
     }
 
     pub(super) fn push(&mut self, fault: Fault) {
@@ -71,6 +68,11 @@ impl Faults {
     /// Adds a fault at these bytes.
     pub(super) fn at(&mut self, range: Range<usize>, problem: Problem) {
         self.faults.push(Fault::new(&self.source, range, problem));
+    }
+
+    /// These bytes may be a secret.
+    pub(super) fn hide(&mut self, range: Range<usize>) {
+        self.hidden.push(range);
     }
 
     /// Orders by place and drops repetitions; an error if any fault is left.
@@ -109,12 +111,12 @@ impl Faults {
         for fault in &self.faults {
             let message = fault.problem.to_string();
             let report = if self.source.is_empty() {
-                Level::ERROR.primary_title(format!("{file}: {message}")).elements(Vec::<Snippet<'_, annotate_snippets::Annotation<'_>>>::new())
+                Level::ERROR
+                    .primary_title(format!("{file}: {message}"))
+                    .elements(Vec::<Snippet<'_, annotate_snippets::Annotation<'_>>>::new())
             } else {
                 let mark = AnnotationKind::Primary.span(fault.range.clone());
-                Level::ERROR
-                    .primary_title(message)
-                    .element(Snippet::source(&source).path(&file).annotation(mark))
+                Level::ERROR.primary_title(message).element(Snippet::source(&source).path(&file).annotation(mark))
             };
             drawn.push_str(&renderer.render(&[report]));
             drawn.push_str("\n\n");
@@ -137,8 +139,13 @@ impl Faults {
     /// The source with every byte of a misplaced secret starred out; all other bytes keep their place.
     fn masked_source(&self) -> String {
         let mut bytes = self.source.clone().into_bytes();
-        for fault in self.faults.iter().filter(|fault| fault.hides_its_place()) {
-            if let Some(secret) = bytes.get_mut(fault.range.clone()) {
+        let in_urls = self.source.match_indices("://").filter_map(|(at, separator)| {
+            let start = at + separator.len();
+            let word = self.source[start..].split(|c: char| c.is_whitespace()).next().unwrap_or("");
+            word.rfind('@').map(|length| start..start + length)
+        });
+        for range in self.hidden.iter().cloned().chain(in_urls) {
+            if let Some(secret) = bytes.get_mut(range) {
                 secret.iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b'*');
             }
         }

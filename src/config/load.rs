@@ -7,10 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::fault::Faults;
 use super::problem::Problem;
-use super::schema::{
-    Activity, Config, Deployment, Gate, Identity, Limits, Logs, OrderService, Orders, Store, Tokens,
-};
 use super::scalars::SecretSource;
+use super::schema::{Activity, Config, Deployment, Gate, Identity, Limits, Logs, OrderService, Orders, Store, Tokens};
 use super::secret::{Secret, SecretError};
 use super::shape::{self, Shaped};
 use super::yaml::{self, Node};
@@ -142,6 +140,7 @@ impl Report<'_> {
 }
 
 /// The sections whose shape is right; they can be judged even if others cannot.
+#[allow(missing_docs)] // named as in `Config`
 pub struct Parts {
     pub gate: Option<Gate>,
     pub deployment: Option<Deployment>,

@@ -6,9 +6,10 @@
 //! secrets and pages that the file points at. What can be wrong, and what to write instead, stands in [`problem`].
 
 pub mod fault;
-mod outside;
 pub mod load;
+mod outside;
 pub mod problem;
+pub mod reference;
 pub mod scalars;
 pub mod schema;
 pub mod secret;

@@ -61,9 +61,11 @@ pub enum Problem {
     Other(String),
 
     // ------------------------------------------------------------------------------- gate and deployment
-    #[error("{address} is also the address of `{other}`; give each listener its own port")]
-    ListenersCollide { address: std::net::SocketAddr, other: &'static str },
-    #[error("`{0}` is no path prefix; write one like `/seckill`: a slash, then segments of A-Z a-z 0-9 _ ~ -, no slash at the end")]
+    #[error("`{own}` ({address}) has the port of `{other}`; give each listener its own")]
+    ListenersCollide { own: &'static str, address: std::net::SocketAddr, other: &'static str },
+    #[error(
+        "`{0}` is no path prefix; write one like `/seckill`: a slash, then segments of A-Z a-z 0-9 _ ~ -, no slash at the end"
+    )]
     BadPrefix(String),
     #[error("`{0}` is no host name with port; write one like `admin.example.com:8081`")]
     BadHost(String),
@@ -113,7 +115,9 @@ pub enum Problem {
     StatusInBoth { status: u16 },
     #[error("our own order service answers 202 before it has booked; remove 202, or set `kind: external`")]
     InternalNotFinal,
-    #[error("the shop has its own order service (`orders.kind: external`); remove this section, or write `kind: internal`")]
+    #[error(
+        "the shop has its own order service (`orders.kind: external`); remove this section, or write `kind: internal`"
+    )]
     ServiceNotUsed,
     #[error("our own order service wants a bearer token; add `api_token: {{ env: NAME }}` to `orders`")]
     ApiTokenMissing,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::domain::StoreMs;
 
@@ -53,6 +53,12 @@ macro_rules! from_text {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = <Cow<'de, str>>::deserialize(deserializer)?;
                 text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
             }
         }
 
@@ -119,10 +125,33 @@ impl fmt::Display for Span {
     }
 }
 
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per = match self.per.as_secs() {
+            3_600 => "h",
+            60 => "m",
+            _ => "s",
+        };
+        write!(f, "{}/{per}", self.count)
+    }
+}
+
+impl fmt::Display for ByteSize {
+    /// In the largest unit that keeps it whole.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.into_iter().find(|(unit, _)| self.0 > 0 && self.0.is_multiple_of(*unit)) {
+            Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
 impl FromStr for Moment {
     type Err = String;
     fn from_str(text: &str) -> Result<Moment, String> {
-        let error = || format!("`{text}` is not a moment; write date, time and offset like `2026-12-12T20:00:00+08:00`");
+        let error =
+            || format!("`{text}` is not a moment; write date, time and offset like `2026-12-12T20:00:00+08:00`");
         let moment = chrono::DateTime::parse_from_rfc3339(text).map_err(|_| error())?;
         // Before 1970 there were no flash sales.
         u64::try_from(moment.timestamp_millis()).map(|ms| Moment(StoreMs(ms))).map_err(|_| error())
@@ -214,6 +243,12 @@ mod tests {
     fn rates_and_sizes_keep_their_units() {
         assert_eq!("30/m".parse::<Rate>().unwrap(), Rate { count: 30, per: Duration::from_secs(60) });
         assert_eq!("2KiB".parse::<ByteSize>().unwrap(), ByteSize(2048));
+        for text in ["2KiB", "1MiB", "3GiB", "1500B", "0B"] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().to_string(), text);
+        }
+        for text in ["20/s", "30/m", "100/h"] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
         for bad in ["0/s", "20", "20/d", "5000000000/s"] {
             assert!(bad.parse::<Rate>().is_err(), "{bad:?} was taken");
         }

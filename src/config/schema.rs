@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::scalars::{ByteSize, Moment, Rate, SecretSource, Span};
 use crate::domain::{ActivityId, GateId, SkuId};
@@ -127,7 +127,7 @@ pub struct Shop {
 }
 
 /// The gates of this deployment.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Deployment {
     /// Names of all gates. Rates are for the whole deployment and divided by their number. Empty: just this gate.
@@ -250,7 +250,7 @@ pub struct TokenKey {
 }
 
 /// Rate limits, for the whole deployment, per route.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Attempts.
@@ -268,7 +268,7 @@ pub struct Limits {
 }
 
 /// A length of an IPv6 prefix, 1–128; 64 by default.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 pub struct Ipv6Prefix(#[schemars(range(min = 1, max = 128))] pub u8);
 
 impl Default for Ipv6Prefix {
@@ -278,7 +278,7 @@ impl Default for Ipv6Prefix {
 }
 
 /// A number of limiter keys; 500,000 by default.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 pub struct MaxKeys(#[schemars(range(min = 1))] pub usize);
 
 impl Default for MaxKeys {
@@ -288,7 +288,7 @@ impl Default for MaxKeys {
 }
 
 /// One limit: a rate and how many may come at once.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
     /// The lasting rate.
@@ -300,7 +300,7 @@ pub struct Limit {
 }
 
 /// Limits of attempts or token requests. `null` switches one off.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttemptLimits {
     /// Per client address. Many buyers may share one behind NAT: watch the refusals before lowering it.
@@ -325,7 +325,7 @@ impl Default for AttemptLimits {
 }
 
 /// Limits of reads.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReadLimits {
     /// Per client address.
@@ -377,7 +377,7 @@ pub struct Orders {
 }
 
 /// Whose order service it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OrdersKind {
     /// Ours.
@@ -457,7 +457,7 @@ pub enum Ledger {
 }
 
 /// The consumer that books orders.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Consumer {
     /// Orders per transaction at most.
@@ -479,7 +479,7 @@ impl Default for Consumer {
 }
 
 /// Logs.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Logs {
     /// `text` for people, `json` for machines.
@@ -495,7 +495,7 @@ impl Default for Logs {
 }
 
 /// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
 pub enum LogFormat {
@@ -558,7 +558,7 @@ pub struct Sku {
 }
 
 /// How stock is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StockDisplay {
     /// The number of units left.

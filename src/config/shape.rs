@@ -25,11 +25,13 @@ const FORMATS: [Format; 6] = [
     ("byte-size", |text| text.parse::<ByteSize>().map(drop)),
     ("date-time", |text| text.parse::<Moment>().map(drop)),
     ("socket-address", |text| {
-        let instead = || format!("`{text}` is no listener; write address and port like `127.0.0.1:8080` or `[::]:8080`");
+        let instead =
+            || format!("`{text}` is no listener; write address and port like `127.0.0.1:8080` or `[::]:8080`");
         text.parse::<std::net::SocketAddr>().map(drop).map_err(|_| instead())
     }),
     ("cidr", |text| {
-        let instead = || format!("`{text}` is no CIDR block; write one like `10.0.0.0/8`, `192.0.2.7/32` or `fd00::/8`");
+        let instead =
+            || format!("`{text}` is no CIDR block; write one like `10.0.0.0/8`, `192.0.2.7/32` or `fd00::/8`");
         text.parse::<ipnet::IpNet>().map(drop).map_err(|_| instead())
     }),
 ];
@@ -71,7 +73,8 @@ pub struct Shaped {
 impl Shaped {
     /// Whether everything at and below `pointer` has the right shape, so that it can be read and judged.
     pub fn is_sound(&self, pointer: &str) -> bool {
-        let below = |fault: &str, top: &str| fault.strip_prefix(top).is_some_and(|r| r.is_empty() || r.starts_with('/'));
+        let below =
+            |fault: &str, top: &str| fault.strip_prefix(top).is_some_and(|r| r.is_empty() || r.starts_with('/'));
         !self.faulty.iter().any(|fault| below(fault, pointer) || below(pointer, fault))
     }
 }
@@ -121,6 +124,9 @@ impl Walk<'_> {
                 for key in unexpected {
                     let problem = unknown_key(key, &known);
                     self.faults.at(self.tree.locate_key(pointer, key), problem);
+                    if names_a_secret(key) {
+                        self.faults.hide(self.tree.locate_value(pointer, key));
+                    }
                     self.unknown.push((pointer.to_owned(), key.clone()));
                 }
             }
@@ -130,14 +136,20 @@ impl Walk<'_> {
                 self.faults.at(self.tree.locate(pointer), Problem::MissingKey { key: key.into(), hint });
                 self.faulty.push(format!("{pointer}/{key}"));
             }
-            Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.report_branches(pointer, instance, context),
-            _ if is_secret(schema) => self.put(pointer, secret_problem(error)),
+            Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
+                self.report_branches(pointer, instance, context)
+            }
+            _ if is_secret(schema) => {
+                self.faults.hide(self.tree.locate(pointer));
+                self.put(pointer, secret_problem(error));
+            }
             Kind::Type { kind } => {
                 let problem = wrong_type(kind, instance, schema);
                 self.put(pointer, problem);
             }
             Kind::Enum { options } => {
-                let choices = options.as_array().map(|all| list(all.iter().filter(|v| !v.is_null()))).unwrap_or_default();
+                let choices =
+                    options.as_array().map(|all| list(all.iter().filter(|v| !v.is_null()))).unwrap_or_default();
                 self.put(pointer, Problem::NoSuchChoice { value: shown(instance), choices });
             }
             Kind::Constant { expected_value } => {
@@ -150,7 +162,9 @@ impl Walk<'_> {
                 self.put(pointer, Problem::TooLarge { value: instance.to_string(), limit: limit.to_string() });
             }
             Kind::MinItems { .. } => self.put(pointer, Problem::EmptyCollection("at least one `- item`")),
-            Kind::MinProperties { .. } => self.put(pointer, Problem::EmptyCollection("at least one `name:` with its keys")),
+            Kind::MinProperties { .. } => {
+                self.put(pointer, Problem::EmptyCollection("at least one `name:` with its keys"))
+            }
             Kind::Format { format } => {
                 let text = instance.as_str().unwrap_or_default();
                 let said = FORMATS.iter().find(|(name, _)| name == format).and_then(|(_, parse)| parse(text).err());
@@ -241,6 +255,14 @@ fn is_secret(schema: Option<&Value>) -> bool {
     schema.is_some_and(|s| s.pointer("/properties/env").is_some() && s.pointer("/properties/file").is_some())
 }
 
+/// Whether the value of a misspelt key may be a secret, so that it is not drawn.
+fn names_a_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    ["secret", "token", "pass", "pwd", "key"]
+        .iter()
+        .any(|part| key.contains(part) || strsim::jaro_winkler(&key, part) > 0.8)
+}
+
 fn secret_problem(error: &ValidationError<'_>) -> Problem {
     match error.kind() {
         Kind::Type { .. } if !error.instance().is_null() => Problem::InlineSecret,
@@ -258,7 +280,7 @@ fn keys_of(schema: Option<&Value>) -> Vec<String> {
 }
 
 fn unknown_key(key: &str, known: &[String]) -> Problem {
-    let close = |candidate: &&String| strsim::jaro_winkler(key, candidate) > 0.84;
+    let close = |candidate: &&String| strsim::jaro_winkler(key, candidate) > 0.8;
     let score = |name: &String| strsim::jaro_winkler(key, name);
     match known.iter().filter(close).max_by(|a, b| score(a).total_cmp(&score(b))) {
         Some(guess) => Problem::Misspelt { key: key.into(), guess: guess.clone() },
@@ -286,7 +308,7 @@ fn hint(key: &str, schema: Option<&'static Value>) -> String {
 }
 
 /// The schema behind a `$ref`, alone or wrapped in `allOf` to carry a description.
-fn followed(schema: &'static Value) -> &'static Value {
+pub(super) fn followed(schema: &'static Value) -> &'static Value {
     let reference = schema.get("$ref").or_else(|| schema.pointer("/allOf/0/$ref")).and_then(Value::as_str);
     reference.and_then(|r| json_schema().pointer(r.trim_start_matches('#'))).unwrap_or(schema)
 }

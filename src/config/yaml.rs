@@ -87,8 +87,16 @@ impl Node {
     /// Where a key of the mapping at `pointer` stands.
     pub fn locate_key(&self, pointer: &str, key: &str) -> Range<usize> {
         match self.at(pointer).map(|node| &node.data) {
+            Some(Data::Mapping(entries)) => entries.iter().find(|e| e.key == key).map_or(0..0, |e| e.key_range.clone()),
+            _ => 0..0,
+        }
+    }
+
+    /// Where the value of a key of the mapping at `pointer` stands.
+    pub fn locate_value(&self, pointer: &str, key: &str) -> Range<usize> {
+        match self.at(pointer).map(|node| &node.data) {
             Some(Data::Mapping(entries)) => {
-                entries.iter().find(|e| e.key == key).map_or(0..0, |e| e.key_range.clone())
+                entries.iter().find(|e| e.key == key).map_or(0..0, |e| e.value.range.clone())
             }
             _ => 0..0,
         }
@@ -248,13 +256,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn scalar(
-        &self,
-        text: &str,
-        style: ScalarStyle,
-        tag: Option<&Tag>,
-        range: &Range<usize>,
-    ) -> Result<Value, Fault> {
+    fn scalar(&self, text: &str, style: ScalarStyle, tag: Option<&Tag>, range: &Range<usize>) -> Result<Value, Fault> {
         match tag {
             None if style == ScalarStyle::Plain => Ok(plain(text)),
             None => Ok(Value::String(text.to_owned())),
@@ -331,9 +333,8 @@ mod tests {
     #[test]
     fn unquoted_scalars_are_what_yaml_1_2_says() {
         let (node, _) = read("[yes, true, 12, -3, 0x1F, 1e3, 1.5, 2026-12-12, 0o17, '12', ~, 10.0.0.1, 1_0]");
-        let expected = serde_json::json!([
-            "yes", true, 12, -3, 31, 1000, 1.5, "2026-12-12", 15, "12", null, "10.0.0.1", "1_0"
-        ]);
+        let expected =
+            serde_json::json!(["yes", true, 12, -3, 31, 1000, 1.5, "2026-12-12", 15, "12", null, "10.0.0.1", "1_0"]);
         assert_eq!(node.to_json(), expected);
     }
 

@@ -40,10 +40,8 @@ fn with_secrets(command: &mut Command) -> &mut Command {
 }
 
 // The key pair of RFC 8410, section 10.3 and 10.1.
-const TICKET_KEY: &str =
-    "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n-----END PRIVATE KEY-----\n";
-const TICKET_PUBLIC_KEY: &str =
-    "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n";
+const TICKET_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n-----END PRIVATE KEY-----\n";
+const TICKET_PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n";
 
 fn text(output: &[u8]) -> String {
     String::from_utf8(output.to_vec()).unwrap()
@@ -81,6 +79,13 @@ fn the_committed_schema_is_the_derived_one() {
     let committed = std::fs::read_to_string(root().join("conf/schema.json")).unwrap_or_default();
     let derived = serde_json::to_string_pretty(json_schema()).unwrap() + "\n";
     assert!(committed == derived, "conf/schema.json is stale: run `seckill-gate schema > conf/schema.json`");
+}
+
+#[test]
+fn the_committed_reference_is_the_derived_one() {
+    let committed = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap_or_default();
+    let stale = "docs/configuration.md is stale: run `seckill-gate schema --markdown > docs/configuration.md`";
+    assert!(committed == seckill_gate::config::reference::markdown(), "{stale}");
 }
 
 #[test]
@@ -146,7 +151,8 @@ fn a_secret_in_the_file_is_refused_and_not_drawn() {
 #[test]
 fn a_gate_named_by_flag_must_be_deployed() {
     let file = root().join("conf/production.yaml");
-    let check = |gate: &str| seckill().args(["check", "--file-only", "--gate", gate, "-c"]).arg(&file).output().unwrap();
+    let check =
+        |gate: &str| seckill().args(["check", "--file-only", "--gate", gate, "-c"]).arg(&file).output().unwrap();
     assert_eq!(exit(&check("gate-2")), 0);
     let refused = check("gate-3");
     assert_eq!(exit(&refused), 2);
@@ -196,14 +202,15 @@ fn keys() -> Vec<(String, String)> {
 fn a_signed_token_names_the_user_and_its_key() {
     use jsonwebtoken::{Algorithm, DecodingKey, Validation};
     let file = root().join("conf/minimal.yaml");
-    let output = with_secrets(seckill().args(["token", "--user", "u-1", "--ttl", "5m", "-c"]).arg(&file)).output().unwrap();
+    let output =
+        with_secrets(seckill().args(["token", "--user", "u-1", "--ttl", "5m", "-c"]).arg(&file)).output().unwrap();
     assert_eq!(exit(&output), 0, "{}", text(&output.stderr));
     let token = text(&output.stdout);
     let mut validation = Validation::new(Algorithm::HS256);
     validation.set_audience(&["seckill"]);
     validation.set_issuer(&["https://shop.example"]);
     validation.set_required_spec_claims(&["exp", "nbf", "aud", "iss", "sub"]);
-    let key = DecodingKey::from_secret(b"SECKILL_USER_SECRET-of-the-tests-and-long-enough");
+    let key = DecodingKey::from_secret(b"SECKILL_USER_SECRET-of-the-tests-and-long-enough").unwrap();
     let decoded = jsonwebtoken::decode::<Value>(token.trim(), &key, &validation).unwrap();
     assert_eq!(decoded.claims["sub"], "u-1");
     assert_eq!(decoded.header.kid.as_deref(), Some("shop-1"));

@@ -1,6 +1,6 @@
 //! The gate and its deployment.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 
 use super::super::load::{Parts, Report};
@@ -79,9 +79,9 @@ fn listeners(gate: &Gate, parts: &Parts, report: &mut Report<'_>) {
     if let Some(Some(service)) = &parts.order_service {
         all.push(("order_service.listen", "/order_service/listen", service.listen));
     }
-    for (index, (_, pointer, address)) in all.iter().enumerate() {
+    for (index, (own, pointer, address)) in all.iter().enumerate() {
         if let Some((other, ..)) = all[..index].iter().find(|(_, _, other)| collide(*address, *other)) {
-            report.at(pointer, Problem::ListenersCollide { address: *address, other });
+            report.at(pointer, Problem::ListenersCollide { own, address: *address, other });
         }
     }
 }
@@ -93,7 +93,10 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
 
 fn membership(gate: &Gate, deployment: &Deployment, override_id: Option<&str>, report: &mut Report<'_>) {
     let named = |id: &str| deployment.gates.is_empty() || deployment.gates.iter().any(|name| name.as_str() == id);
-    let gates = || deployment.gates.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let gates = || {
+        let names: BTreeSet<_> = deployment.gates.iter().map(|name| format!("`{name}`")).collect();
+        names.into_iter().collect::<Vec<_>>().join(", ")
+    };
     match override_id {
         Some(id) if crate::domain::GateId::new(id).is_err() => {
             report.at("/gate/id", Problem::BadName { name: id.to_owned() });

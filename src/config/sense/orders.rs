@@ -54,7 +54,10 @@ fn statuses(orders: &Orders, report: &mut Report<'_>) {
     for (index, &status) in orders.refused_statuses.iter().enumerate() {
         let pointer = format!("/orders/refused_statuses/{index}");
         if !(400..=499).contains(&status) || NOT_NOW.contains(&status) {
-            report.at(&pointer, Problem::BadStatus { status, range: "400-499 (not 401, 408, 425, 429: they mean \"not now\")" });
+            report.at(
+                &pointer,
+                Problem::BadStatus { status, range: "400-499 (not 401, 408, 425, 429: they mean \"not now\")" },
+            );
         }
         if orders.refused_statuses[..index].contains(&status) {
             report.at(&pointer, Problem::ListedTwice(status.to_string()));

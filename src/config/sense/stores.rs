@@ -12,7 +12,14 @@ pub(super) fn check(parts: &Parts, report: &mut Report<'_>) {
     if let Some(store) = &parts.store {
         let (Store::Redis { deadline, .. } | Store::Sqlite { deadline, .. }) = store;
         above_zero(*deadline, "/store/deadline", "`500ms`", report);
-        at_most(*deadline, Span::seconds(30), "30s", "buyers would wait that long for a dead store", "/store/deadline", report);
+        at_most(
+            *deadline,
+            Span::seconds(30),
+            "30s",
+            "buyers would wait that long for a dead store",
+            "/store/deadline",
+            report,
+        );
         match store {
             Store::Redis { url, max_clock_offset, .. } => {
                 urls::redis(url, "/store/url", report);

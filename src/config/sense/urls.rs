@@ -19,8 +19,11 @@ fn parse(text: &str, schemes: &[&str], example: &'static str, pointer: &str, rep
         Ok(url) => url,
         Err(error) => {
             // Whatever it is, it may hold a password.
-            let problem =
-                if text.contains('@') { Problem::PasswordInUrl { instead: example } } else { refuse(error.to_string()) };
+            let problem = if text.contains('@') {
+                Problem::PasswordInUrl { instead: example }
+            } else {
+                refuse(error.to_string())
+            };
             report.at(pointer, problem);
             return None;
         }
@@ -49,8 +52,11 @@ pub(super) fn http(text: &str, kind: &Http, pointer: &str, report: &mut Report<'
         (None, None) => None,
     };
     if let Some(rest) = rest {
-        let problem =
-            if kind.path { Problem::Malformed(format!("remove `{rest}` from this url")) } else { Problem::UrlWithRest { rest } };
+        let problem = if kind.path {
+            Problem::Malformed(format!("remove `{rest}` from this url"))
+        } else {
+            Problem::UrlWithRest { rest }
+        };
         report.at(pointer, problem);
     }
 }
