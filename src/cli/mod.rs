@@ -53,7 +53,7 @@ enum Command {
     Completions(completions::Args),
     /// Prints the manual page, or writes one per command into a directory
     Man(man::Args),
-    /// Prints the version and what it was built from
+    /// Prints the version
     Version(version::Args),
 }
 

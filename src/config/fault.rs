@@ -4,10 +4,13 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use serde_json::{Value, json};
 
 use super::problem::Problem;
+
+/// Faults that are drawn; nobody reads more at once.
+const MAX_DRAWN: usize = 200;
 
 /// One fault at its place.
 #[derive(Debug)]
@@ -108,18 +111,23 @@ impl Faults {
         let file = self.file.display().to_string();
         let source = self.masked_source();
         let mut drawn = String::new();
-        for fault in &self.faults {
+        for fault in self.faults.iter().take(MAX_DRAWN) {
             let message = fault.problem.to_string();
-            let report = if self.source.is_empty() {
-                Level::ERROR
-                    .primary_title(format!("{file}: {message}"))
-                    .elements(Vec::<Snippet<'_, annotate_snippets::Annotation<'_>>>::new())
+            let title = Level::ERROR.primary_title(message.as_str());
+            let report = if source.is_empty() {
+                title.element(Origin::path(&file))
             } else {
-                let mark = AnnotationKind::Primary.span(fault.range.clone());
-                Level::ERROR.primary_title(message).element(Snippet::source(&source).path(&file).annotation(mark))
+                // Only the lines concerned, so that drawing many faults stays linear.
+                let start = source[..fault.range.start].rfind('\n').map_or(0, |newline| newline + 1);
+                let end = source[fault.range.end..].find('\n').map_or(source.len(), |length| fault.range.end + length);
+                let mark = AnnotationKind::Primary.span(fault.range.start - start..fault.range.end - start);
+                title.element(Snippet::source(&source[start..end]).line_start(fault.line).path(&file).annotation(mark))
             };
             drawn.push_str(&renderer.render(&[report]));
             drawn.push_str("\n\n");
+        }
+        if self.len() > MAX_DRAWN {
+            drawn.push_str(&format!("… and {} more (`--json` lists all)\n", self.len() - MAX_DRAWN));
         }
         let plural = if self.len() == 1 { "fault" } else { "faults" };
         drawn.push_str(&format!("{file}: {} {plural}\n", self.len()));

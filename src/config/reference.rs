@@ -21,7 +21,8 @@ line is `# yaml-language-server: $schema=schema.json`.
 - **rate**: so many per second, minute or hour: `20/s`, `30/m`, `100/h`.
 - **size**: `512B`, `2KiB`, `1MiB`.
 - **moment**: RFC 3339 with offset: `2026-12-12T20:00:00+08:00`.
-- **secret**: `{ env: NAME }` or `{ file: PATH }`, never the secret itself. One newline at the end of a file is dropped.
+- **secret**: `{ env: NAME }` or `{ file: PATH }`, never the secret itself. `env` names an environment
+  variable, `file` a file, of which one newline at the end is dropped.
 - **name**: 1-64 of `a-z 0-9 -`, not starting with `-`.
 - Relative paths, of secrets too, begin at the folder of the configuration file.
 - A *required* key must be written; for the others the default is given.

@@ -43,7 +43,7 @@ pub struct SecretSource {
     pub file: Option<PathBuf>,
     /// Read from this environment variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[schemars(with = "String", extend("format" = "environment-variable"))]
     pub env: Option<String>,
 }
 

@@ -14,7 +14,7 @@ use super::scalars::{ByteSize, Moment, Rate, SecretSource, Span};
 use crate::domain::{ActivityId, GateId, SkuId};
 
 /// The whole file. Each command reads the sections it needs.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The gate's listeners and the shop behind it.
@@ -45,7 +45,7 @@ pub struct Config {
 }
 
 /// The gate's listeners and the shop behind it.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gate {
     /// This gate's name, one of `deployment.gates`. The flag `--gate` overrides it.
@@ -110,7 +110,7 @@ pub struct Gate {
 }
 
 /// The shop behind the gate.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Shop {
     /// Base address, e.g. `http://127.0.0.1:8070`.
@@ -127,7 +127,7 @@ pub struct Shop {
 }
 
 /// The gates of this deployment.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Deployment {
     /// Names of all gates. Rates are for the whole deployment and divided by their number. Empty: just this gate.
@@ -137,7 +137,7 @@ pub struct Deployment {
 }
 
 /// Where stock is judged and taken.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Store {
     /// A Redis server (7.0 or later, or Valkey), with `maxmemory-policy noeviction` and persistence.
@@ -176,7 +176,7 @@ pub enum Store {
 }
 
 /// Who the users are: the shop's JWTs, and devices.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     /// Keys of user JWTs. A token names its key by `kid`; with a single key it need not.
@@ -203,7 +203,7 @@ pub struct Identity {
 }
 
 /// A key of user JWTs.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserKey {
     /// Names the key.
@@ -225,7 +225,7 @@ pub enum UserAlgorithm {
 }
 
 /// The sale tokens.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
     /// Signing keys (at least 32 bytes each), the same on every gate. The first signs; all of them verify.
@@ -240,7 +240,7 @@ pub struct Tokens {
 }
 
 /// A key of sale tokens.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenKey {
     /// Names the key.
@@ -250,7 +250,7 @@ pub struct TokenKey {
 }
 
 /// Rate limits, for the whole deployment, per route.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Attempts.
@@ -268,7 +268,7 @@ pub struct Limits {
 }
 
 /// A length of an IPv6 prefix, 1–128; 64 by default.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ipv6Prefix(#[schemars(range(min = 1, max = 128))] pub u8);
 
 impl Default for Ipv6Prefix {
@@ -278,7 +278,7 @@ impl Default for Ipv6Prefix {
 }
 
 /// A number of limiter keys; 500,000 by default.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MaxKeys(#[schemars(range(min = 1))] pub usize);
 
 impl Default for MaxKeys {
@@ -288,7 +288,7 @@ impl Default for MaxKeys {
 }
 
 /// One limit: a rate and how many may come at once.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
     /// The lasting rate.
@@ -300,7 +300,7 @@ pub struct Limit {
 }
 
 /// Limits of attempts or token requests. `null` switches one off.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttemptLimits {
     /// Per client address. Many buyers may share one behind NAT: watch the refusals before lowering it.
@@ -325,7 +325,7 @@ impl Default for AttemptLimits {
 }
 
 /// Limits of reads.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReadLimits {
     /// Per client address.
@@ -339,7 +339,7 @@ impl Default for ReadLimits {
 }
 
 /// How winners are delivered to the order service.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Orders {
     /// `internal`: ours (section `order_service`). `external`: the shop's own.
@@ -388,7 +388,7 @@ pub enum OrdersKind {
 }
 
 /// Our own order service.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OrderService {
     /// Its listener.
@@ -409,7 +409,7 @@ pub struct OrderService {
 }
 
 /// Where orders wait for the consumer.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Queue {
     /// Redis Streams; another server than the store's is best.
@@ -431,7 +431,7 @@ pub enum Queue {
 }
 
 /// Where orders stand.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Ledger {
     /// MySQL 8 or MariaDB 10.6 or later.
@@ -457,7 +457,7 @@ pub enum Ledger {
 }
 
 /// The consumer that books orders.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Consumer {
     /// Orders per transaction at most.
@@ -479,7 +479,7 @@ impl Default for Consumer {
 }
 
 /// Logs.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Logs {
     /// `text` for people, `json` for machines.
@@ -504,7 +504,7 @@ pub enum LogFormat {
 }
 
 /// One sale.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Activity {
     /// First moment of the sale, RFC 3339 with offset, e.g. `2026-12-12T20:00:00+08:00`.
@@ -539,7 +539,7 @@ pub struct Activity {
 }
 
 /// One kind of thing on sale.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sku {
     /// Units offered, at least 1.

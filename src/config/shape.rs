@@ -19,7 +19,7 @@ type Format = (&'static str, fn(&str) -> Result<(), String>);
 
 /// The text forms of [`super::scalars`] and of the network types. Their own parsers are the check, so that schema and
 /// typed read cannot disagree.
-const FORMATS: [Format; 6] = [
+const FORMATS: [Format; 7] = [
     ("span", |text| text.parse::<Span>().map(drop)),
     ("rate", |text| text.parse::<Rate>().map(drop)),
     ("byte-size", |text| text.parse::<ByteSize>().map(drop)),
@@ -28,6 +28,16 @@ const FORMATS: [Format; 6] = [
         let instead =
             || format!("`{text}` is no listener; write address and port like `127.0.0.1:8080` or `[::]:8080`");
         text.parse::<std::net::SocketAddr>().map(drop).map_err(|_| instead())
+    }),
+    ("environment-variable", |text| {
+        // Not repeated: it may be the secret itself.
+        let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        let valid = text.bytes().all(good) && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if valid {
+            Ok(())
+        } else {
+            Err("is no name of an environment variable; write one like `SECKILL_ADMIN_TOKEN`".into())
+        }
     }),
     ("cidr", |text| {
         let instead =
@@ -125,7 +135,7 @@ impl Walk<'_> {
                     let problem = unknown_key(key, &known);
                     self.faults.at(self.tree.locate_key(pointer, key), problem);
                     if names_a_secret(key) {
-                        self.faults.hide(self.tree.locate_value(pointer, key));
+                        self.faults.hide(self.tree.locate_value(&below(pointer, key)));
                     }
                     self.unknown.push((pointer.to_owned(), key.clone()));
                 }
@@ -140,8 +150,11 @@ impl Walk<'_> {
                 self.report_branches(pointer, instance, context)
             }
             _ if is_secret(schema) => {
-                self.faults.hide(self.tree.locate(pointer));
-                self.put(pointer, secret_problem(error));
+                let problem = secret_problem(error);
+                if matches!(problem, Problem::InlineSecret) {
+                    self.faults.hide(self.tree.locate_value(pointer));
+                }
+                self.put(pointer, problem);
             }
             Kind::Type { kind } => {
                 let problem = wrong_type(kind, instance, schema);
@@ -167,6 +180,9 @@ impl Walk<'_> {
             }
             Kind::Format { format } => {
                 let text = instance.as_str().unwrap_or_default();
+                if format == "environment-variable" {
+                    self.faults.hide(self.tree.locate_value(pointer));
+                }
                 let said = FORMATS.iter().find(|(name, _)| name == format).and_then(|(_, parse)| parse(text).err());
                 self.put(pointer, Problem::Malformed(said.unwrap_or_else(|| format!("write a {format}"))));
             }
@@ -176,7 +192,7 @@ impl Walk<'_> {
             Kind::PropertyNames { error } => {
                 let key = error.instance().as_str().unwrap_or_default().to_owned();
                 self.faults.at(self.tree.locate_key(pointer, &key), Problem::BadName { name: key.clone() });
-                self.faulty.push(format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")));
+                self.faulty.push(below(pointer, &key));
             }
             other => self.put(pointer, Problem::Other(other.keyword().to_owned())),
         }
@@ -249,6 +265,11 @@ fn schema_of(error: &ValidationError<'_>) -> Option<&'static Value> {
     let path = error.schema_path().as_str();
     let (parent, _keyword) = path.rsplit_once('/')?;
     json_schema().pointer(parent)
+}
+
+/// The pointer to a key of the mapping at `pointer`.
+fn below(pointer: &str, key: &str) -> String {
+    format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
 fn is_secret(schema: Option<&Value>) -> bool {

@@ -13,7 +13,7 @@ use super::fault::{Fault, Faults};
 use super::problem::Problem;
 
 /// Files above this are refused, in bytes.
-pub const MAX_BYTES: usize = 4 << 20;
+pub const MAX_BYTES: usize = 1 << 20;
 const MAX_DEPTH: usize = 64;
 /// Bounds what aliases may expand to.
 const MAX_NODES: usize = 200_000;
@@ -92,14 +92,9 @@ impl Node {
         }
     }
 
-    /// Where the value of a key of the mapping at `pointer` stands.
-    pub fn locate_value(&self, pointer: &str, key: &str) -> Range<usize> {
-        match self.at(pointer).map(|node| &node.data) {
-            Some(Data::Mapping(entries)) => {
-                entries.iter().find(|e| e.key == key).map_or(0..0, |e| e.value.range.clone())
-            }
-            _ => 0..0,
-        }
+    /// Where a whole value stands, lists and mappings included.
+    pub fn locate_value(&self, pointer: &str) -> Range<usize> {
+        self.at(pointer).map_or(0..0, |node| node.range.clone())
     }
 
     fn at(&self, pointer: &str) -> Option<&Node> {
@@ -157,7 +152,7 @@ struct Open {
 
 enum Content {
     List(Vec<Node>),
-    Mapping { entries: Vec<Entry>, key: Option<(String, Range<usize>)>, lines: HashMap<String, usize> },
+    Mapping { entries: Vec<Entry>, key: Option<(String, Range<usize>)>, starts: HashMap<String, usize> },
 }
 
 impl Builder<'_> {
@@ -183,7 +178,7 @@ impl Builder<'_> {
             Event::DocumentStart(_) => Ok(()),
             Event::SequenceStart(anchor, tag) => self.open(range, anchor, tag.as_deref(), Content::List(Vec::new())),
             Event::MappingStart(anchor, tag) => {
-                let content = Content::Mapping { entries: Vec::new(), key: None, lines: HashMap::new() };
+                let content = Content::Mapping { entries: Vec::new(), key: None, starts: HashMap::new() };
                 self.open(range, anchor, tag.as_deref(), content)
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(range.end, faults),
@@ -239,15 +234,15 @@ impl Builder<'_> {
         match self.open.last_mut().map(|open| &mut open.content) {
             None => self.root = Some(node),
             Some(Content::List(items)) => items.push(node),
-            Some(Content::Mapping { entries, key, lines }) => match (key.take(), text) {
+            Some(Content::Mapping { entries, key, starts }) => match (key.take(), text) {
                 (None, Some(text)) => *key = Some((text.to_owned(), node.range)),
                 (None, None) => return Err(self.fail(node.range, Problem::KeyNotText)),
                 (Some((key, key_range)), _) => {
-                    if let Some(first_line) = lines.get(&key) {
-                        let problem = Problem::DuplicateKey { key, first_line: *first_line };
-                        faults.push(Fault::new(self.source, key_range, problem));
+                    if let Some(&first) = starts.get(&key) {
+                        let (first_line, _) = Fault::place(self.source, first);
+                        faults.at(key_range, Problem::DuplicateKey { key, first_line });
                     } else {
-                        lines.insert(key.clone(), Fault::place(self.source, key_range.start).0);
+                        starts.insert(key.clone(), key_range.start);
                         entries.push(Entry { key, key_range, value: node });
                     }
                 }
@@ -308,10 +303,12 @@ fn plain(text: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn read(source: &str) -> (Node, Vec<String>) {
-        let mut faults = Faults::default();
+        let mut faults = Faults::of(Path::new("test.yaml"), source);
         let node = parse(source, &mut faults).unwrap_or_else(|fault| panic!("{fault}"));
         (node, faults.iter().map(ToString::to_string).collect())
     }

@@ -9,6 +9,8 @@ use seckill_gate::config::load::{Depth, read};
 use seckill_gate::config::{json_schema, load};
 use serde_json::Value;
 
+use crate::harness::process::{Process, free_port, listens};
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -149,6 +151,66 @@ fn a_secret_in_the_file_is_refused_and_not_drawn() {
 }
 
 #[test]
+fn what_the_file_points_at_is_looked_at_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    std::fs::create_dir(folder.path().join("page")).unwrap();
+    std::fs::write(folder.path().join("garbage.pem"), "-----BEGIN PUBLIC KEY-----\n").unwrap();
+    std::fs::write(folder.path().join("private.pem"), TICKET_KEY).unwrap();
+    let keys = "keys:
+    - { kid: a, algorithm: ES256, key: { file: garbage.pem } }
+    - { kid: b, algorithm: EdDSA, key: { file: private.pem } }
+    - { kid: c, algorithm: RS256, key: { file: missing.pem } }
+";
+    let source = std::fs::read_to_string(root().join("conf/minimal.yaml")).unwrap();
+    let source = source
+        .replace("keys:\n    - { kid: shop-1", &format!("{keys}    - {{ kid: shop-1"))
+        .replace("path: store.db", "path: nowhere/store.db")
+        .replace("    skus:\n", "    page: page\n    skus:\n");
+    std::fs::write(&file, source).unwrap();
+    let output = with_secrets(seckill().args(["check", "--json", "-c"]).arg(&file)).output().unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let messages: Vec<&str> =
+        told["faults"].as_array().unwrap().iter().map(|f| f["message"].as_str().unwrap()).collect();
+    let expected = [
+        "nowhere` does not exist",
+        "not a key for ES256",
+        "not a key for EdDSA",
+        "missing.pem` cannot be read",
+        "no readable `index.html`",
+    ];
+    assert_eq!(messages.len(), expected.len(), "{messages:#?}");
+    for (message, part) in messages.iter().zip(expected) {
+        assert!(message.contains(part), "{part}: {messages:#?}");
+    }
+    std::fs::write(folder.path().join("page/index.html"), "<!doctype html>").unwrap();
+    let output = with_secrets(seckill().args(["check", "--json", "-c"]).arg(&file)).output().unwrap();
+    assert!(!text(&output.stdout).contains("index.html"));
+}
+
+#[test]
+fn redis_starts_on_the_recommended_settings() {
+    use std::io::{Read, Write};
+    for name in ["redis-store.conf", "redis-queue.conf"] {
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let mut server = Process::start(
+            name,
+            Command::new("redis-server")
+                .arg(root().join("conf").join(name))
+                .args(["--port", &port.to_string(), "--daemonize", "no", "--dir"])
+                .arg(folder.path()),
+        );
+        server.wait_until("listened", || listens(port));
+        let mut connection = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        connection.write_all(b"CONFIG GET maxmemory-policy\r\nCONFIG GET appendonly\r\nQUIT\r\n").unwrap();
+        let mut told = String::new();
+        connection.read_to_string(&mut told).unwrap();
+        assert!(told.contains("noeviction") && told.contains("yes"), "{name}: {told}");
+    }
+}
+
+#[test]
 fn a_gate_named_by_flag_must_be_deployed() {
     let file = root().join("conf/production.yaml");
     let check =
@@ -236,7 +298,7 @@ fn the_small_commands_answer() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     /// Cuts, doubles and replaces pieces of valid files; the loader answers, and its faults lie inside the file.
     #[test]
