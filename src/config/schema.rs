@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
+use ipnet::IpNet;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
 
-use super::scalars::{ByteSize, Rate, SecretSource, Span};
+use super::scalars::{ByteSize, Moment, Rate, SecretSource, Span};
+use crate::domain::{ActivityId, GateId, SkuId};
 
 /// The whole file. Each command reads the sections it needs.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The gate's listeners and the shop behind it.
@@ -37,24 +39,29 @@ pub struct Config {
     /// Logs.
     #[serde(default)]
     pub logs: Logs,
-    /// The sales, by name.
-    pub activities: BTreeMap<String, Activity>,
+    /// The sales, by name. `{}`: none yet.
+    #[schemars(schema_with = "named::<Activity>")]
+    pub activities: BTreeMap<ActivityId, Activity>,
 }
 
 /// The gate's listeners and the shop behind it.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gate {
     /// This gate's name, one of `deployment.gates`. The flag `--gate` overrides it.
-    pub id: String,
+    #[schemars(schema_with = "slug")]
+    pub id: GateId,
     /// The public listener.
     #[serde(default = "d::listen")]
+    #[schemars(schema_with = "socket_address")]
     pub listen: SocketAddr,
     /// The admin listener; keep it off the internet.
     #[serde(default = "d::admin")]
+    #[schemars(schema_with = "socket_address")]
     pub admin: SocketAddr,
     /// The metrics listener.
     #[serde(default = "d::metrics")]
+    #[schemars(schema_with = "socket_address")]
     pub metrics: SocketAddr,
     /// Path prefix of the sale's routes.
     #[serde(default = "d::prefix")]
@@ -71,7 +78,8 @@ pub struct Gate {
     pub admin_hosts: Vec<String>,
     /// Proxies whose X-Forwarded-For is believed, as CIDR blocks.
     #[serde(default)]
-    pub trusted_proxies: Vec<String>,
+    #[schemars(schema_with = "cidr_blocks")]
+    pub trusted_proxies: Vec<IpNet>,
     /// Longest order payload of an attempt.
     #[serde(default = "d::max_body")]
     pub max_body: ByteSize,
@@ -80,12 +88,14 @@ pub struct Gate {
     pub body_deadline: Span,
     /// Requests served on one connection at most.
     #[serde(default = "d::requests_per_connection")]
+    #[schemars(range(min = 1))]
     pub requests_per_connection: u32,
     /// How long an idle connection is kept.
     #[serde(default = "d::minute")]
     pub idle_timeout: Span,
     /// Connections held at once; more are closed at once.
     #[serde(default = "d::max_connections")]
+    #[schemars(range(min = 1))]
     pub max_connections: u32,
     /// Worker threads; 0 means one per core.
     #[serde(default)]
@@ -95,11 +105,12 @@ pub struct Gate {
     pub drain_delay: Span,
     /// One access log line per so many requests.
     #[serde(default = "d::access_log_sample")]
+    #[schemars(range(min = 1))]
     pub access_log_sample: u32,
 }
 
 /// The shop behind the gate.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Shop {
     /// Base address, e.g. `http://127.0.0.1:8070`.
@@ -116,16 +127,17 @@ pub struct Shop {
 }
 
 /// The gates of this deployment.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Deployment {
     /// Names of all gates. Rates are for the whole deployment and divided by their number. Empty: just this gate.
     #[serde(default)]
-    pub gates: Vec<String>,
+    #[schemars(schema_with = "slugs")]
+    pub gates: Vec<GateId>,
 }
 
 /// Where stock is judged and taken.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Store {
     /// A Redis server (7.0 or later, or Valkey), with `maxmemory-policy noeviction` and persistence.
@@ -146,6 +158,7 @@ pub enum Store {
         max_clock_offset: Span,
         /// Attempts that may wait per activity; more are shed with BUSY.
         #[serde(default = "d::store_queue")]
+        #[schemars(range(min = 1))]
         queue: usize,
     },
     /// An embedded SQLite file, durable, for one gate.
@@ -157,15 +170,17 @@ pub enum Store {
         deadline: Span,
         /// Attempts that may wait per activity; more are shed with BUSY.
         #[serde(default = "d::store_queue")]
+        #[schemars(range(min = 1))]
         queue: usize,
     },
 }
 
 /// Who the users are: the shop's JWTs, and devices.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     /// Keys of user JWTs. A token names its key by `kid`; with a single key it need not.
+    #[schemars(length(min = 1))]
     pub keys: Vec<UserKey>,
     /// Required `iss`.
     pub issuer: String,
@@ -188,7 +203,7 @@ pub struct Identity {
 }
 
 /// A key of user JWTs.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserKey {
     /// Names the key.
@@ -210,10 +225,11 @@ pub enum UserAlgorithm {
 }
 
 /// The sale tokens.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
     /// Signing keys (at least 32 bytes each), the same on every gate. The first signs; all of them verify.
+    #[schemars(length(min = 1))]
     pub keys: Vec<TokenKey>,
     /// How long a token is good for, from the start of the sale or from its issue.
     #[serde(default = "d::token_ttl")]
@@ -224,7 +240,7 @@ pub struct Tokens {
 }
 
 /// A key of sale tokens.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenKey {
     /// Names the key.
@@ -234,7 +250,7 @@ pub struct TokenKey {
 }
 
 /// Rate limits, for the whole deployment, per route.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Attempts.
@@ -252,7 +268,7 @@ pub struct Limits {
 }
 
 /// A length of an IPv6 prefix, 1–128; 64 by default.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ipv6Prefix(#[schemars(range(min = 1, max = 128))] pub u8);
 
 impl Default for Ipv6Prefix {
@@ -262,7 +278,7 @@ impl Default for Ipv6Prefix {
 }
 
 /// A number of limiter keys; 500,000 by default.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MaxKeys(#[schemars(range(min = 1))] pub usize);
 
 impl Default for MaxKeys {
@@ -272,18 +288,19 @@ impl Default for MaxKeys {
 }
 
 /// One limit: a rate and how many may come at once.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
     /// The lasting rate.
     pub rate: Rate,
     /// How many at once; the rate's count by default.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub burst: Option<u32>,
 }
 
 /// Limits of attempts or token requests. `null` switches one off.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttemptLimits {
     /// Per client address. Many buyers may share one behind NAT: watch the refusals before lowering it.
@@ -308,7 +325,7 @@ impl Default for AttemptLimits {
 }
 
 /// Limits of reads.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReadLimits {
     /// Per client address.
@@ -322,7 +339,7 @@ impl Default for ReadLimits {
 }
 
 /// How winners are delivered to the order service.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Orders {
     /// `internal`: ours (section `order_service`). `external`: the shop's own.
@@ -343,6 +360,7 @@ pub struct Orders {
     pub answer_within: Span,
     /// Deliveries under way at once, per gate.
     #[serde(default = "d::max_in_flight")]
+    #[schemars(range(min = 1))]
     pub max_in_flight: usize,
     /// Deliveries started per second by the relay, per gate.
     #[serde(default = "d::relay_rate")]
@@ -359,7 +377,7 @@ pub struct Orders {
 }
 
 /// Whose order service it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OrdersKind {
     /// Ours.
@@ -370,11 +388,12 @@ pub enum OrdersKind {
 }
 
 /// Our own order service.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OrderService {
     /// Its listener.
     #[serde(default = "d::orders_listen")]
+    #[schemars(schema_with = "socket_address")]
     pub listen: SocketAddr,
     /// Bearer token of its API; the same as `orders.api_token`.
     pub api_token: SecretSource,
@@ -390,7 +409,7 @@ pub struct OrderService {
 }
 
 /// Where orders wait for the consumer.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Queue {
     /// Redis Streams; another server than the store's is best.
@@ -412,7 +431,7 @@ pub enum Queue {
 }
 
 /// Where orders stand.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Ledger {
     /// MySQL 8 or MariaDB 10.6 or later.
@@ -424,6 +443,7 @@ pub enum Ledger {
         password: Option<SecretSource>,
         /// Connections at most.
         #[serde(default = "d::pool")]
+        #[schemars(range(min = 1))]
         pool: u32,
         /// Deadline of one transaction.
         #[serde(default = "d::five_seconds")]
@@ -437,16 +457,18 @@ pub enum Ledger {
 }
 
 /// The consumer that books orders.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Consumer {
     /// Orders per transaction at most.
+    #[schemars(range(min = 1, max = 1000))]
     pub batch: usize,
     /// Orders booked per second at most, per process.
     pub rate: Rate,
     /// An entry that another process took and did not finish is claimed after this time.
     pub claim_after: Span,
     /// An order that alone fails so often is set aside.
+    #[schemars(range(min = 1))]
     pub set_aside_after: u32,
 }
 
@@ -457,7 +479,7 @@ impl Default for Consumer {
 }
 
 /// Logs.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Logs {
     /// `text` for people, `json` for machines.
@@ -473,7 +495,7 @@ impl Default for Logs {
 }
 
 /// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
 pub enum LogFormat {
@@ -482,15 +504,16 @@ pub enum LogFormat {
 }
 
 /// One sale.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Activity {
     /// First moment of the sale, RFC 3339 with offset, e.g. `2026-12-12T20:00:00+08:00`.
-    pub starts_at: String,
+    pub starts_at: Moment,
     /// First moment after the sale.
-    pub ends_at: String,
+    pub ends_at: Moment,
     /// Units that one user may hold.
     #[serde(default = "d::one")]
+    #[schemars(range(min = 1))]
     pub per_user_limit: u32,
     /// Whether a user whose order was refused, cancelled or expired may buy again.
     #[serde(default = "d::yes")]
@@ -502,7 +525,8 @@ pub struct Activity {
     #[serde(default = "d::payment_deadline")]
     pub payment_deadline: Span,
     /// What is on sale, by name.
-    pub skus: BTreeMap<String, Sku>,
+    #[schemars(schema_with = "named_some::<Sku>")]
+    pub skus: BTreeMap<SkuId, Sku>,
     /// Directory with the activity's page (`index.html` and its assets); the built-in page by default.
     #[serde(default)]
     pub page: Option<PathBuf>,
@@ -515,13 +539,15 @@ pub struct Activity {
 }
 
 /// One kind of thing on sale.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sku {
     /// Units offered, at least 1.
+    #[schemars(range(min = 1))]
     pub stock: u32,
     /// Units that one attempt may ask for; the activity's `per_user_limit` by default.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub max_qty: Option<u32>,
     /// Name on the built-in page.
     #[serde(default)]
@@ -532,7 +558,7 @@ pub struct Sku {
 }
 
 /// How stock is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StockDisplay {
     /// The number of units left.
@@ -542,6 +568,38 @@ pub enum StockDisplay {
     Fuzzy,
     /// Nothing.
     Hidden,
+}
+
+const SLUG: &str = "^[a-z0-9][a-z0-9-]{0,63}$";
+
+fn slug(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": SLUG })
+}
+
+fn slugs(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": slug(generator) })
+}
+
+fn socket_address(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "socket-address", "examples": ["127.0.0.1:8080"] })
+}
+
+fn cidr_blocks(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": { "type": "string", "format": "cidr", "examples": ["10.0.0.0/8"] } })
+}
+
+fn named<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "propertyNames": { "pattern": SLUG },
+        "additionalProperties": generator.subschema_for::<T>(),
+    })
+}
+
+fn named_some<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = named::<T>(generator);
+    schema.insert("minProperties".into(), 1.into());
+    schema
 }
 
 /// Defaults.

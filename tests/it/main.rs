@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod admission;
+mod config;
 mod harness;
 mod store_agreement;

@@ -1,0 +1,91 @@
+//! What a url of the configuration may hold.
+
+use url::Url;
+
+use super::super::load::Report;
+use super::super::problem::Problem;
+
+/// An address of an HTTP service.
+pub(super) struct Http {
+    pub example: &'static str,
+    /// Whether a path may follow the host.
+    pub path: bool,
+}
+
+/// Reads the url, or reports why not. A password is never repeated.
+fn parse(text: &str, schemes: &[&str], example: &'static str, pointer: &str, report: &mut Report<'_>) -> Option<Url> {
+    let refuse = |reason: String| Problem::BadUrl { reason, example };
+    let url = match Url::parse(text) {
+        Ok(url) => url,
+        Err(error) => {
+            // Whatever it is, it may hold a password.
+            let problem = if text.contains('@') {
+                Problem::PasswordInUrl { instead: example }
+            } else {
+                refuse(error.to_string())
+            };
+            report.at(pointer, problem);
+            return None;
+        }
+    };
+    if !schemes.contains(&url.scheme()) {
+        report.at(pointer, refuse(format!("its scheme is not {}", schemes.join(" or "))));
+        return None;
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        report.at(pointer, refuse("it names no host".into()));
+        return None;
+    }
+    Some(url)
+}
+
+/// `http://` or `https://`, without user, query or fragment.
+pub(super) fn http(text: &str, kind: &Http, pointer: &str, report: &mut Report<'_>) {
+    let Some(url) = parse(text, &["http", "https"], kind.example, pointer, report) else { return };
+    if !url.username().is_empty() || url.password().is_some() {
+        report.at(pointer, Problem::PasswordInUrl { instead: kind.example });
+    }
+    let rest = match (url.query(), url.fragment()) {
+        (Some(query), _) => Some(format!("?{query}")),
+        (None, Some(fragment)) => Some(format!("#{fragment}")),
+        (None, None) if !kind.path && url.path() != "/" => Some(url.path().to_owned()),
+        (None, None) => None,
+    };
+    if let Some(rest) = rest {
+        let problem = if kind.path {
+            Problem::Malformed(format!("remove `{rest}` from this url"))
+        } else {
+            Problem::UrlWithRest { rest }
+        };
+        report.at(pointer, problem);
+    }
+}
+
+/// `redis://` or `rediss://`, with host, port and database only.
+pub(super) fn redis(text: &str, pointer: &str, report: &mut Report<'_>) {
+    let example = "redis://127.0.0.1:6379/0";
+    let Some(url) = parse(text, &["redis", "rediss"], example, pointer, report) else { return };
+    if url.password().is_some() {
+        report.at(pointer, Problem::PasswordInUrl { instead: "password: { env: NAME }" });
+    } else if !url.username().is_empty() {
+        report.at(pointer, Problem::UserInUrl { instead: "write it as `username: NAME`" });
+    }
+    let database = url.path().trim_start_matches('/');
+    if !database.is_empty() && database.parse::<u16>().is_err() {
+        report.at(pointer, Problem::BadUrl { reason: "the database is not a number".into(), example });
+    }
+}
+
+/// `mysql://user@host:port/database`.
+pub(super) fn mysql(text: &str, pointer: &str, report: &mut Report<'_>) {
+    let example = "mysql://seckill@127.0.0.1:3306/seckill";
+    let Some(url) = parse(text, &["mysql", "mariadb"], example, pointer, report) else { return };
+    if url.password().is_some() {
+        report.at(pointer, Problem::PasswordInUrl { instead: "password: { env: NAME }" });
+    } else if url.username().is_empty() {
+        report.at(pointer, Problem::BadUrl { reason: "it names no user".into(), example });
+    }
+    if url.path().trim_start_matches('/').is_empty() {
+        report.at(pointer, Problem::DatabaseMissing);
+    }
+}
