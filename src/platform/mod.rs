@@ -1,3 +1,7 @@
 //! What touches the machine: clock, drivers, telemetry, shutdown. No decision about a sale is made here.
 
 pub mod clock;
+pub mod http_server;
+pub mod metrics;
+pub mod shutdown;
+pub mod telemetry;
