@@ -109,6 +109,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, limits:
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.headers)
+        .max_buf_size(64 << 10)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(serving);
     // Errors here are the peer's: it went away, or sent something that is not HTTP.
