@@ -8,11 +8,14 @@ use axum::Router;
 use axum::routing::get;
 use http::{StatusCode, header};
 use prometheus::core::Collector;
-use prometheus::{Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{
+    Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+};
 use prometheus::{Registry, TextEncoder};
 
 /// Buckets for calls between services: 0.5 ms to 10 s.
-pub const CALL_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+pub const CALL_SECONDS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Buckets for work that ends within the process: 10 µs to 100 ms.
 pub const LOCAL_SECONDS: &[f64] = &[0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1];
@@ -94,7 +97,11 @@ pub fn router(metrics: Arc<Metrics>) -> Router {
                 Err(error) => {
                     tracing::error!(%error, "cannot write metrics");
                     let plain = "text/plain; charset=utf-8";
-                    (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, plain)], "cannot write metrics\n".into())
+                    (
+                        StatusCode::INTERNAL_SERVER_ERROR,
+                        [(header::CONTENT_TYPE, plain)],
+                        "cannot write metrics\n".into(),
+                    )
                 }
             }
         }),

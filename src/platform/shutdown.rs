@@ -108,9 +108,10 @@ fn end_now(signal: &str) -> ! {
 /// One item per SIGHUP. From the first call on, SIGHUP no longer ends the process.
 pub fn reload_signals() -> io::Result<impl Stream<Item = ()> + Unpin + Send> {
     let hangup = signal(SignalKind::hangup())?;
-    Ok(Box::pin(futures::stream::unfold(hangup, |mut hangup| async move {
-        hangup.recv().await.map(|()| ((), hangup))
-    })))
+    Ok(Box::pin(futures::stream::unfold(
+        hangup,
+        |mut hangup| async move { hangup.recv().await.map(|()| ((), hangup)) },
+    )))
 }
 
 #[cfg(test)]

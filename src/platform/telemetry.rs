@@ -9,8 +9,9 @@ use crate::config::schema::{LogFormat, Logs};
 
 /// Starts logging for the whole process. Fails on a filter that cannot be read, or if logging was started before.
 pub fn init(logs: &Logs) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&logs.filter)
-        .with_context(|| format!("logs.filter `{}` is no filter; write one like `info` or `info,seckill_gate=debug`", logs.filter))?;
+    let filter = EnvFilter::try_new(&logs.filter).with_context(|| {
+        format!("logs.filter `{}` is no filter; write one like `info` or `info,seckill_gate=debug`", logs.filter)
+    })?;
     let builder = SubscriberBuilder::default().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match logs.format {
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).finish().try_init(),

@@ -15,7 +15,7 @@ use crate::gate::delivery::metrics::DeliveryMetrics;
 use crate::gate::delivery::outbox::{Guarded, Outbox};
 use crate::gate::delivery::reply::StoredReply;
 use crate::gate::delivery::ticket::TicketSigner;
-use crate::gate::delivery::told::Told;
+use crate::gate::delivery::told::{FirstDelivery, Told};
 use crate::gate::delivery::word::Word;
 use crate::gate::store::StoreError;
 use crate::platform::clock::wall_ms;
@@ -77,21 +77,6 @@ impl Courier {
         self.inner.permits.clone().try_acquire_owned().ok().map(|permit| Permit { _global: permit })
     }
 
-    /// The first try of a win just won. The delivery is a task of its own: the client's going away ends nothing.
-    /// Without a free permit the winner hears QUEUED, and the relay delivers once the first lease is over.
-    pub async fn deliver_first(&self, outbox: Arc<dyn Outbox>, win: DueWin, traceparent: Option<String>) -> Told {
-        let Some(permit) = self.try_permit() else {
-            self.inner.metrics.deferred.inc();
-            return Told::Queued;
-        };
-        let delivery = self.start(outbox, win, traceparent, permit);
-        match tokio::time::timeout(self.inner.options.answer_within, delivery).await {
-            Ok(Ok(told)) => told,
-            // Too slow, or the task panicked (which the panic hook logged): the win is kept in any case.
-            Err(_) | Ok(Err(_)) => Told::Queued,
-        }
-    }
-
     /// Starts a delivery in a task of its own.
     pub fn start(
         &self,
@@ -112,6 +97,23 @@ impl Courier {
     pub async fn idle(&self) {
         self.inner.under_way.close();
         self.inner.under_way.wait().await;
+    }
+}
+
+impl<A: Outbox> FirstDelivery<A> for Courier {
+    /// The first try of a win just won. The delivery is a task of its own: the client's going away ends nothing.
+    /// Without a free permit the winner hears QUEUED, and the relay delivers once the first lease is over.
+    async fn deliver_first(&self, activity: &Arc<A>, win: DueWin, traceparent: Option<String>) -> Told {
+        let Some(permit) = self.try_permit() else {
+            self.inner.metrics.deferred.inc();
+            return Told::Queued;
+        };
+        let delivery = self.start(activity.clone(), win, traceparent, permit);
+        match tokio::time::timeout(self.inner.options.answer_within, delivery).await {
+            Ok(Ok(told)) => told,
+            // Too slow, or the task panicked (which the panic hook logged): the win is kept in any case.
+            Err(_) | Ok(Err(_)) => Told::Queued,
+        }
     }
 }
 
