@@ -3,12 +3,25 @@
 //! A command is a file here with `pub struct Args` (clap) and `pub fn run(Args) -> Outcome`, a variant of [`Command`] and
 //! an arm of [`run`].
 
+pub mod admin_client;
+pub mod audit;
+mod change;
 mod check;
 mod completions;
 mod explain;
+pub mod keygen;
+pub mod listeners;
 mod man;
+mod pause;
+mod preheat;
+mod resume;
 mod schema;
+mod start_sku;
+mod status;
+mod stop_sku;
+mod table;
 mod token;
+mod totals;
 mod version;
 
 use std::io::{IsTerminal, Write};
@@ -45,6 +58,24 @@ enum Command {
     Check(check::Args),
     /// Prints the JSON Schema of the configuration file
     Schema(schema::Args),
+    /// Registers an activity in the ledger, then fills its store
+    Preheat(preheat::Preheat),
+    /// Lets no attempt win until `resume`
+    Pause(pause::Pause),
+    /// Lifts an operator's pause, nothing else
+    Resume(resume::Resume),
+    /// Changes how many units of a SKU are offered
+    Totals(totals::Totals),
+    /// Lets no attempt for a SKU win until `start-sku`
+    StopSku(stop_sku::StopSku),
+    /// Lifts a stop, if store and ledger agree
+    StartSku(start_sku::StartSku),
+    /// Shows how activities stand, with stock as a sum that adds up
+    Status(status::Status),
+    /// Checks the named invariants across gate and ledger
+    Audit(audit::Audit),
+    /// Makes the keys and secrets of a new deployment
+    Keygen(keygen::Keygen),
     /// Signs a user JWT with the configured key, for trying things out
     Token(token::Args),
     /// Explains a refusal code; lists all of them without one
@@ -83,6 +114,15 @@ fn run(command: Command) -> Outcome {
     match command {
         Command::Check(args) => check::run(args),
         Command::Schema(args) => schema::run(args),
+        Command::Preheat(command) => admin_client::run(command.run()),
+        Command::Pause(command) => admin_client::run(command.run()),
+        Command::Resume(command) => admin_client::run(command.run()),
+        Command::Totals(command) => admin_client::run(command.run()),
+        Command::StopSku(command) => admin_client::run(command.run()),
+        Command::StartSku(command) => admin_client::run(command.run()),
+        Command::Status(command) => admin_client::run(command.run()),
+        Command::Audit(command) => admin_client::run(command.run()),
+        Command::Keygen(command) => admin_client::run(command.run()),
         Command::Token(args) => token::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Completions(args) => completions::run(args),

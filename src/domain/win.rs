@@ -27,6 +27,16 @@ pub struct Release {
     pub reason: Reason,
 }
 
+impl Release {
+    /// The reason with which an order service refuses an order that its ledger has no stock for.
+    pub const NO_STOCK: &'static str = "no_stock";
+
+    /// Whether the ledger had no stock for this win: store and ledger disagree.
+    pub fn ledger_was_short(&self) -> bool {
+        self.cause == Cause::Refused && self.reason.as_str() == Release::NO_STOCK
+    }
+}
+
 /// The remembered words of the order service that give units back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {

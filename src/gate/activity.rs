@@ -193,9 +193,10 @@ impl Activity {
         Ok(self.tell_if_changed(id, reply))
     }
 
-    /// Gives units back on the order service's word. `ledger_short`: the ledger had no stock for them.
-    pub async fn release(&self, id: RequestId, release: Release, ledger_short: bool) -> Guarded<Recorded> {
+    /// Gives units back on the order service's word.
+    pub async fn release(&self, id: RequestId, release: Release) -> Guarded<Recorded> {
         let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
+        let ledger_short = release.ledger_was_short();
         let release = ReleaseWin { guard, request_id: id, release, ledger_short, returning_delay: RETURNING_DELAY };
         let reply = self.store.release(&self.id, &release).await?;
         Ok(self.tell_if_changed(id, reply))

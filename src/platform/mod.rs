@@ -1,5 +1,9 @@
 //! What touches the machine: clock, drivers, telemetry, shutdown. No decision about a sale is made here.
 
 pub mod clock;
+pub mod http_server;
+pub mod metrics;
 pub mod redis;
+pub mod shutdown;
 pub mod sqlite;
+pub mod telemetry;

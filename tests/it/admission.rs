@@ -178,10 +178,10 @@ async fn units_that_come_back_are_sold_again_at_both_gates() {
     let release = Release { cause: Cause::Refused, reason: Reason::lossy("no address") };
     let id = attempt("first", "k1").request_id;
     let changed = gates[1].change_of(id);
-    let applied = gates[0].release(id, release.clone(), false).await.unwrap().unwrap();
+    let applied = gates[0].release(id, release.clone()).await.unwrap().unwrap();
     assert!(matches!(applied, Recorded::Applied(_)), "{applied:?}");
     tokio::time::timeout(Duration::from_secs(2), changed).await.expect("the other gate tells who waits");
-    let again = gates[1].release(id, release, false).await.unwrap().unwrap();
+    let again = gates[1].release(id, release).await.unwrap().unwrap();
     assert!(matches!(again, Recorded::Already(_)), "{again:?}");
     eventually("no gate says sold out", || !gates.iter().any(|gate| gate.view().lease_says_sold_out(monotonic())))
         .await;

@@ -3,5 +3,7 @@
 
 mod admission;
 mod config;
+mod delivery;
+mod fake_activity;
 mod harness;
 mod store_agreement;

@@ -1,3 +1,15 @@
 //! Winners to the order service: first try and relay are one code path.
+//!
+//! [`client`] makes one delivery, [`word`] judges the reply, [`courier`] records the outcome and says what may be told,
+//! [`relay`] repeats deliveries that are due. What the store keeps of a reply is in [`reply`].
 
+pub mod client;
+pub mod courier;
+pub mod metrics;
+pub mod outbox;
+pub mod pacer;
+pub mod relay;
 pub mod reply;
+pub mod ticket;
+pub mod told;
+pub mod word;

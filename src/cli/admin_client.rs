@@ -1,0 +1,156 @@
+//! The admin listener as the operating commands see it, and how they end.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use http::StatusCode;
+use reqwest::{Client, Method, RequestBuilder, Url, redirect};
+use serde_json::Value;
+
+use super::listeners::{self, Listeners};
+use super::{Outcome, Usage, exit};
+
+/// Which gate to talk to.
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    /// Configuration file; tells the admin listener's address and token.
+    #[arg(short, long, env = "SECKILL_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address of the admin listener, e.g. http://127.0.0.1:8081. Overrides the file.
+    #[arg(long, env = "SECKILL_ADMIN", value_name = "URL")]
+    pub admin: Option<Url>,
+    /// The admin listener's token. Overrides the file. An argument is visible to other users of the machine: prefer the
+    /// environment.
+    #[arg(long, env = "SECKILL_ADMIN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+/// Why a command ended badly, and the exit code that says so.
+#[derive(Debug)]
+pub struct Failure {
+    /// One of [`exit`].
+    pub code: u8,
+    /// What happened, and what to do.
+    pub error: anyhow::Error,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        Failure { code: exit::FAILED, error }
+    }
+}
+
+/// Bad usage or configuration.
+pub fn usage(error: anyhow::Error) -> Failure {
+    Failure { code: exit::USAGE, error }
+}
+
+/// Runs a command on a runtime of its own.
+pub fn run(command: impl Future<Output = Result<u8, Failure>>) -> Outcome {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    runtime.block_on(command).map_err(|Failure { code, error }| match code {
+        exit::USAGE => Usage(format!("{error:#}")).into(),
+        _ => error,
+    })
+}
+
+impl AdminArgs {
+    /// What the configuration file says, if one is named.
+    pub fn listeners(&self) -> Result<Option<Listeners>, Failure> {
+        self.config.as_deref().map(listeners::read).transpose().map_err(usage)
+    }
+
+    /// A client for the gate that is meant.
+    pub fn client(&self) -> Result<AdminClient, Failure> {
+        let listeners = self.listeners()?;
+        let base = match (&self.admin, &listeners) {
+            (Some(url), _) => url.clone(),
+            (None, Some(listeners)) => listeners.admin.parse().context("the admin address").map_err(usage)?,
+            (None, None) => {
+                return Err(usage(anyhow!("which gate? Name its configuration with -c FILE, or --admin URL")));
+            }
+        };
+        let token = match (&self.token, listeners) {
+            (Some(token), _) => token.clone(),
+            (None, Some(listeners)) => listeners.admin_token.map_err(usage)?,
+            (None, None) => {
+                return Err(usage(anyhow!("the token is missing: set SECKILL_ADMIN_TOKEN, or use -c FILE")));
+            }
+        };
+        AdminClient::new(base, token)
+    }
+}
+
+/// A client of one admin listener.
+pub struct AdminClient {
+    http: Client,
+    base: Url,
+    token: String,
+}
+
+impl AdminClient {
+    /// A client; fails only if TLS cannot be set up.
+    pub fn new(base: Url, token: String) -> Result<AdminClient, Failure> {
+        let http = Client::builder()
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .connect_timeout(Duration::from_secs(3))
+            .timeout(Duration::from_secs(20))
+            .build()
+            .context("cannot set up HTTP")?;
+        Ok(AdminClient { http, base, token })
+    }
+
+    /// Reads `/admin/…`.
+    pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Value, Failure> {
+        let mut url = self.url(path)?;
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        self.send(self.http.request(Method::GET, url)).await
+    }
+
+    /// Changes `/admin/…`.
+    pub async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.send(self.http.request(Method::POST, self.url(path)?).json(body)).await
+    }
+
+    fn url(&self, path: &[&str]) -> Result<Url, Failure> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| usage(anyhow!("{} is no address of an admin listener", self.base)))?
+            .pop_if_empty()
+            .push("admin")
+            .extend(path);
+        Ok(url)
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Value, Failure> {
+        let response = request.bearer_auth(&self.token).send().await.map_err(|error| {
+            let unreachable = error.is_connect();
+            let error = anyhow::Error::new(error.without_url());
+            let error = match unreachable {
+                true => error.context(format!("nothing answers at {}; does the gate run?", self.base)),
+                false => error.context(format!("no answer from {}; whether it had its effect is not known", self.base)),
+            };
+            Failure::from(error)
+        })?;
+        let status = response.status();
+        let body = response.text().await.map_err(|error| anyhow!("half an answer from {}: {error}", self.base))?;
+        let body: Value = serde_json::from_str(&body).unwrap_or(Value::Null);
+        if status.is_success() { Ok(body) } else { Err(refused(status, &body)) }
+    }
+}
+
+fn refused(status: StatusCode, body: &Value) -> Failure {
+    let text = |name: &str| body.get(name).and_then(Value::as_str);
+    let error = match (text("code"), text("detail")) {
+        (Some(code), Some(detail)) => anyhow!("{code}: {detail}"),
+        (Some(code), None) => anyhow!("{code}"),
+        _ => anyhow!("{status}, and not in the words of an admin listener"),
+    };
+    Failure::from(error)
+}

@@ -1,0 +1,174 @@
+//! `seckill-gate audit`: checks the named invariants across gate and ledger.
+
+pub mod check;
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use http::StatusCode;
+use reqwest::{Method, Url};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use self::check::{Check, Facts, LedgerFacts, OrderFacts, WinFacts, check};
+use super::admin_client::{AdminArgs, AdminClient, Failure, usage};
+use super::exit;
+use super::status::{items, text};
+use super::table::table;
+use crate::domain::ActivityId;
+use crate::gate::ledger::client::LedgerClient;
+
+/// Violations printed per invariant; the JSON holds all of them.
+const SHOWN: usize = 10;
+
+/// Arguments.
+#[derive(Debug, Args)]
+pub struct Audit {
+    /// Just this activity.
+    activity: Option<ActivityId>,
+    #[command(flatten)]
+    gate: AdminArgs,
+    /// Where winners are posted, e.g. http://127.0.0.1:8090/orders; the API beside it is asked. Overrides the file.
+    #[arg(long, env = "SECKILL_ORDERS", value_name = "URL")]
+    orders: Option<Url>,
+    /// Token of the order service's API. Overrides the file.
+    #[arg(long, env = "SECKILL_ORDERS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    orders_token: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Audit {
+    /// Runs it. Exit 3 on any violation.
+    pub async fn run(self) -> Result<u8, Failure> {
+        let client = self.gate.client()?;
+        let ledger = self.ledger()?;
+        let names = match &self.activity {
+            Some(name) => vec![name.to_string()],
+            None => items(&client.get(&["activities"], &[]).await?, "activities")
+                .iter()
+                .filter(|activity| activity["preheated"] == true)
+                .map(|activity| text(activity, "activity"))
+                .collect(),
+        };
+        let mut audited = Vec::new();
+        for name in names {
+            let facts = gather(&client, ledger.as_ref(), &name).await?;
+            audited.push((name, check(&facts)));
+        }
+        let violations =
+            audited.iter().flat_map(|(_, checks)| checks).map(|check| check.violations.len()).sum::<usize>();
+        if self.json {
+            let activities: Vec<Value> =
+                audited.iter().map(|(name, checks)| json!({ "activity": name, "checks": checks })).collect();
+            println!("{}", json!({ "activities": activities, "violations": violations }));
+        } else {
+            for (name, checks) in &audited {
+                print!("{}", describe(name, checks));
+            }
+            println!("{violations} violations");
+        }
+        Ok(if violations == 0 { exit::DONE } else { exit::FOUND })
+    }
+
+    fn ledger(&self) -> Result<Option<LedgerClient>, Failure> {
+        let configured = self.gate.listeners()?.and_then(|listeners| listeners.orders);
+        let (url, token) = match (&self.orders, &self.orders_token, configured) {
+            (Some(url), Some(token), _) => (url.clone(), token.clone()),
+            (Some(url), None, Some((_, token))) => (url.clone(), token.map_err(usage)?),
+            (None, given, Some((url, token))) => {
+                let url = url.parse().with_context(|| format!("orders.url `{url}`")).map_err(usage)?;
+                (url, given.clone().map_or(token, Ok).map_err(usage)?)
+            }
+            (Some(_), None, None) => return Err(usage(anyhow!("--orders needs SECKILL_ORDERS_TOKEN"))),
+            (None, _, None) => return Ok(None),
+        };
+        let client = LedgerClient::new(&url, token, Duration::from_secs(20)).map_err(anyhow::Error::from)?;
+        Ok(Some(client))
+    }
+}
+
+/// Reads the facts in the order that [`check`] relies on.
+pub async fn gather(admin: &AdminClient, ledger: Option<&LedgerClient>, activity: &str) -> Result<Facts, Failure> {
+    let wins_before = wins(admin, activity).await?;
+    let ledger = match ledger {
+        Some(client) => Some(ledger_facts(client, activity).await?),
+        None => None,
+    };
+    let wins_after = wins(admin, activity).await?;
+    let shown = admin.get(&["activities", activity], &[]).await?;
+    let store = read(shown, "the gate's snapshot")?;
+    Ok(Facts { wins_before, ledger, wins_after, store })
+}
+
+async fn wins(admin: &AdminClient, activity: &str) -> Result<Vec<WinFacts>, Failure> {
+    let mut wins = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page = admin.get(&["activities", activity, "wins"], &[("after", &after)]).await?;
+        let next = text(&page, "next");
+        let more = page["more"] == true && next != after;
+        wins.extend(read::<Vec<WinFacts>>(page["wins"].clone(), "a page of wins")?);
+        if !more {
+            return Ok(wins);
+        }
+        after = next;
+    }
+}
+
+async fn ledger_facts(client: &LedgerClient, activity: &str) -> Result<LedgerFacts, Failure> {
+    let report = ask(client, &["activities", activity], &[]).await?;
+    let skus = read(report["skus"].clone(), "the order service's report")?;
+    let mut orders: Vec<OrderFacts> = Vec::new();
+    loop {
+        let after = orders.last().map(|order| order.request_id.to_string()).unwrap_or_default();
+        let query = [("after", after.as_str())];
+        let query = if after.is_empty() { &query[..0] } else { &query[..] };
+        let page = ask(client, &["activities", activity, "orders"], query).await?;
+        let rows = if page.is_array() { page } else { page["orders"].clone() };
+        let rows: Vec<OrderFacts> = read(rows, "a page of orders")?;
+        if rows.is_empty() {
+            return Ok(LedgerFacts { skus, orders });
+        }
+        orders.extend(rows);
+    }
+}
+
+async fn ask(client: &LedgerClient, path: &[&str], query: &[(&str, &str)]) -> Result<Value, Failure> {
+    match client.call(Method::GET, path, query, None).await.map_err(anyhow::Error::from)? {
+        (StatusCode::OK, body) => Ok(body),
+        (StatusCode::NOT_FOUND, _) => Err(anyhow!("the order service does not know {}", path.join("/")).into()),
+        (status, _) => Err(anyhow!("the order service answers {status} to {}", path.join("/")).into()),
+    }
+}
+
+fn read<T: DeserializeOwned>(value: Value, what: &str) -> Result<T, Failure> {
+    Ok(serde_json::from_value(value).with_context(|| format!("{what} cannot be read"))?)
+}
+
+fn describe(name: &str, checks: &[Check]) -> String {
+    let rows: Vec<Vec<String>> = checks
+        .iter()
+        .map(|check| {
+            let result = match (check.checked, check.violations.len()) {
+                (None, _) => "not checked".to_owned(),
+                (Some(_), 0) => "holds".to_owned(),
+                (Some(_), count) => format!("BROKEN {count} times"),
+            };
+            let checked = check.checked.map_or("-".to_owned(), |checked| checked.to_string());
+            vec![check.invariant.to_owned(), check.rule.to_owned(), checked, result]
+        })
+        .collect();
+    let mut lines = format!("{name}\n{}", table(&["", "rule", "checked", "result"], &rows));
+    for check in checks {
+        for violation in check.violations.iter().take(SHOWN) {
+            lines += &format!("  {} {violation}\n", check.invariant);
+        }
+        if check.violations.len() > SHOWN {
+            lines += &format!("  {} and {} more\n", check.invariant, check.violations.len() - SHOWN);
+        }
+    }
+    lines
+}

@@ -1,0 +1,144 @@
+//! Pause, resume, stop and start a SKU.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use serde::Deserialize;
+
+use super::body::{Asked, Outcome, Plain, audit};
+use super::problem::Problem;
+use super::world::{AdminWorld, Managed};
+use crate::domain::admission::{Change, Operated, Snapshot};
+use crate::domain::stock::Stock;
+use crate::domain::{ActivityId, SkuId};
+
+type Changed = Result<Outcome, Problem>;
+
+/// A change of one SKU.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OneSku {
+    sku: SkuId,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// `POST …/pause`
+pub async fn pause(world: State<Arc<AdminWorld>>, name: Path<String>, asked: Asked<Plain>) -> Changed {
+    set_pause(world, name, asked, true).await
+}
+
+/// `POST …/resume`
+pub async fn resume(world: State<Arc<AdminWorld>>, name: Path<String>, asked: Asked<Plain>) -> Changed {
+    set_pause(world, name, asked, false).await
+}
+
+async fn set_pause(
+    State(world): State<Arc<AdminWorld>>,
+    Path(name): Path<String>,
+    asked: Asked<Plain>,
+    pause: bool,
+) -> Changed {
+    let (id, managed) = world.managed(&name)?;
+    let outcome = if asked.body.dry_run {
+        let view = managed.activity.view();
+        view.epoch().ok_or_else(|| Problem::not_preheated(id)).map(|_| would(view.paused == pause))
+    } else {
+        operate(managed, if pause { Change::Pause } else { Change::Resume }).await
+    };
+    audit(if pause { "pause" } else { "resume" }, id, asked.peer, asked.body.dry_run, "", &outcome);
+    outcome
+}
+
+/// `POST …/stop-sku`
+pub async fn stop_sku(State(world): State<Arc<AdminWorld>>, Path(name): Path<String>, asked: Asked<OneSku>) -> Changed {
+    let (id, managed) = world.managed(&name)?;
+    let OneSku { sku, dry_run } = asked.body;
+    let outcome = if dry_run {
+        stock_now(&world, id, &sku).await.map(|stock| would(stock.stopped))
+    } else {
+        operate(managed, Change::StopSku(sku.clone())).await
+    };
+    audit("stop-sku", id, asked.peer, dry_run, sku.as_str(), &outcome);
+    outcome
+}
+
+/// `POST …/start-sku`: only where store and ledger agree, since a disagreement is what stops a SKU by itself.
+pub async fn start_sku(
+    State(world): State<Arc<AdminWorld>>,
+    Path(name): Path<String>,
+    asked: Asked<OneSku>,
+) -> Changed {
+    let (id, managed) = world.managed(&name)?;
+    let OneSku { sku, dry_run } = asked.body;
+    let outcome = start(&world, id, managed, &sku, dry_run).await;
+    audit("start-sku", id, asked.peer, dry_run, sku.as_str(), &outcome);
+    outcome
+}
+
+async fn start(world: &AdminWorld, id: &ActivityId, managed: &Managed, sku: &SkuId, dry_run: bool) -> Changed {
+    // Ledger first: what it has sold by then, the later picture of the store holds as won.
+    let ledger = world.ledger.report(id).await?;
+    let snapshot = world.store.snapshot(id).await?.ok_or_else(|| Problem::not_preheated(id))?;
+    let stock = stock_in(&snapshot, sku)?;
+    if let Some(of_ledger) = ledger.and_then(|report| report.skus.get(sku).copied()) {
+        let disagreement = if of_ledger.total != stock.total {
+            Some(format!("the total is {} in the ledger, {} in the store", of_ledger.total, stock.total))
+        } else if of_ledger.sold > stock.units_in_wins() {
+            Some(format!("{} are sold in the ledger, {} won in the store", of_ledger.sold, stock.units_in_wins()))
+        } else {
+            None
+        };
+        if let Some(disagreement) = disagreement {
+            return Err(Problem::conflict("LEDGER_DISAGREES", disagreement));
+        }
+    }
+    if stock.left < 0 {
+        return Err(below_zero());
+    }
+    if dry_run { Ok(would(!stock.stopped)) } else { operate(managed, Change::StartSku(sku.clone())).await }
+}
+
+fn below_zero() -> Problem {
+    Problem::conflict("BELOW_ZERO", "fewer than zero units are left, so the SKU cannot be started")
+}
+
+/// The outcome of a change that was only asked about.
+pub fn would(already: bool) -> Outcome {
+    Outcome { name: if already { "already" } else { "would_apply" }, dry_run: true }
+}
+
+/// One SKU's stock, now.
+pub async fn stock_now(world: &AdminWorld, id: &ActivityId, sku: &SkuId) -> Result<Stock, Problem> {
+    let snapshot = world.store.snapshot(id).await?.ok_or_else(|| Problem::not_preheated(id))?;
+    stock_in(&snapshot, sku)
+}
+
+fn stock_in(snapshot: &Snapshot, sku: &SkuId) -> Result<Stock, Problem> {
+    let found = snapshot.skus.iter().find(|(name, ..)| name == sku);
+    found.map(|(_, stock, _)| *stock).ok_or_else(no_such_sku)
+}
+
+fn no_such_sku() -> Problem {
+    Problem::not_found("NO_SUCH_SKU", "the activity does not offer this SKU")
+}
+
+/// Makes a change at the store and names what came of it.
+pub async fn operate(managed: &Managed, change: Change) -> Changed {
+    operated(managed.activity.operate(change).await??)
+}
+
+/// An operator's outcome, told.
+pub fn operated(operated: Operated) -> Changed {
+    let done = |name| Ok(Outcome { name, dry_run: false });
+    match operated {
+        Operated::Applied => done("applied"),
+        Operated::Already => done("already"),
+        Operated::NoSuchSku => Err(no_such_sku()),
+        Operated::TotalIs(total) => Err(Problem::conflict("TOTAL_IS", format!("the total is {total} now"))),
+        Operated::OnlyLeft(left) => {
+            Err(Problem::conflict("ONLY_LEFT", format!("only {left} units are left to take away")))
+        }
+        Operated::BelowZero => Err(below_zero()),
+    }
+}

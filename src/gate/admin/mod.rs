@@ -1,0 +1,49 @@
+//! The admin listener: who may change what, and every operator's change. Places for dead letters, win log, rebuild and
+//! reload are files beside these.
+//!
+//! [`auth`] lets requests in, [`world`] is what they act on, [`problem`] how they fail; the rest are the routes.
+
+mod activities;
+pub mod auth;
+mod body;
+mod changes;
+pub mod health;
+mod preheat;
+mod problem;
+mod releases;
+mod totals;
+mod wins;
+pub mod world;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+pub use auth::AdminAuth;
+pub use problem::Problem;
+pub use world::{AdminWorld, Managed};
+
+/// All routes of the admin listener.
+pub fn router(world: Arc<AdminWorld>, auth: AdminAuth) -> Router {
+    let guarded = Router::new()
+        .route("/admin/activities", get(activities::list))
+        .route("/admin/activities/{id}", get(activities::show))
+        .route("/admin/activities/{id}/wins", get(wins::page))
+        .route("/admin/activities/{id}/preheat", post(preheat::preheat))
+        .route("/admin/activities/{id}/pause", post(changes::pause))
+        .route("/admin/activities/{id}/resume", post(changes::resume))
+        .route("/admin/activities/{id}/stop-sku", post(changes::stop_sku))
+        .route("/admin/activities/{id}/start-sku", post(changes::start_sku))
+        .route("/admin/activities/{id}/totals", post(totals::set_total))
+        .route("/admin/activities/{id}/releases", post(releases::release))
+        .fallback(|| async { Problem::not_found("NOT_FOUND", "no such route") })
+        .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
+        .layer(axum::middleware::from_fn_with_state(Arc::new(auth), auth::guard));
+    // Probes come from orchestrators that hold no token and address the listener by whatever name they like.
+    Router::new()
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .merge(guarded)
+        .with_state(world)
+}

@@ -1,0 +1,106 @@
+//! Preheating: the ledger first, then the store. A gate never creates stock by itself.
+//!
+//! What the ledger remembers and the store does not is a lost store: filling it again would sell everything twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+
+use super::body::{Asked, Outcome, Plain, audit};
+use super::changes::would;
+use super::problem::Problem;
+use super::world::{AdminWorld, Managed};
+use crate::domain::ActivityId;
+use crate::domain::admission::{Epoch, Preheated, Terms};
+use crate::gate::ledger::{Registered, Registration};
+use crate::gate::store::StoreError;
+
+/// Between registering and creating lies the one moment that needs `rebuild` if it fails; so the store is tried so often.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// `POST …/preheat`
+pub async fn preheat(
+    State(world): State<Arc<AdminWorld>>,
+    Path(name): Path<String>,
+    asked: Asked<Plain>,
+) -> Result<Outcome, Problem> {
+    let dry_run = asked.body.dry_run;
+    let peer = asked.peer;
+    world.managed(&name)?;
+    // A task of its own: a client that gives up must not leave a registered activity without a store.
+    let task = tokio::spawn(async move {
+        let (id, managed) = world.managed(&name)?;
+        let outcome = apply(&world, id, managed, dry_run).await;
+        audit("preheat", id, peer, dry_run, "", &outcome);
+        outcome
+    });
+    task.await.unwrap_or_else(|_| {
+        let detail = "the preheat broke off; see the log";
+        Err(Problem::new(http::StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", detail))
+    })
+}
+
+async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, dry_run: bool) -> Result<Outcome, Problem> {
+    let terms = Terms { epoch: Epoch(1), ..managed.terms.clone() };
+    let remembered = world.ledger.report(id).await?;
+    let stored = world.store.snapshot(id).await?;
+    match (&remembered, &stored) {
+        (Some(report), None) => return Err(needs_rebuild(id, report.epoch)),
+        (None, Some(_)) => {
+            return Err(Problem::conflict(
+                "LEDGER_EMPTY",
+                "the store holds the activity, but the ledger does not know it: is this the right order service?",
+            ));
+        }
+        (Some(_), Some(snapshot)) => {
+            let same = Terms { epoch: snapshot.terms.epoch, ..terms } == snapshot.terms;
+            return if same { Ok(Outcome { name: "already", dry_run }) } else { Err(differs()) };
+        }
+        (None, None) if dry_run => return Ok(would(false)),
+        (None, None) => {}
+    }
+    match world.ledger.register(id, &Registration::of(&terms, managed.payment_deadline)).await? {
+        Registered::Stands => {}
+        Registered::Conflict => return Err(needs_rebuild(id, terms.epoch)),
+    }
+    match create(world, id, &terms).await? {
+        Preheated::Created => Ok(Outcome { name: "applied", dry_run }),
+        Preheated::Already => Ok(Outcome { name: "already", dry_run }),
+        Preheated::Differs => Err(differs()),
+        Preheated::Incomplete => Err(needs_rebuild(id, terms.epoch)),
+    }
+}
+
+/// Creating is idempotent, so neither a refused nor an unknown call forbids another.
+async fn create(world: &AdminWorld, id: &ActivityId, terms: &Terms) -> Result<Preheated, StoreError> {
+    let mut tries = 1;
+    loop {
+        match world.store.preheat(id, terms).await {
+            Ok((_, preheated)) => return Ok(preheated),
+            Err(error) if tries >= TRIES => return Err(error),
+            Err(error) => {
+                tracing::warn!(activity = %id, %error, tries, "preheat: the store did not answer, trying again")
+            }
+        }
+        tries += 1;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn needs_rebuild(id: &ActivityId, epoch: Epoch) -> Problem {
+    let detail = format!(
+        "the ledger remembers `{id}` at epoch {}, but its store is empty or incomplete. Preheating could sell everything \
+         twice; `seckill-gate rebuild {id}` brings the store back from the ledger",
+        epoch.0
+    );
+    Problem::conflict("NEEDS_REBUILD", detail)
+}
+
+fn differs() -> Problem {
+    Problem::conflict(
+        "TERMS_DIFFER",
+        "the activity was preheated on other terms, which stand; totals change by `seckill-gate totals`",
+    )
+}

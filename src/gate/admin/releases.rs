@@ -1,0 +1,81 @@
+//! The order service tells that an order ended: its units come back, once per request id.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use serde::Deserialize;
+
+use super::body::{Asked, Outcome, audit};
+use super::changes::would;
+use super::problem::Problem;
+use super::world::{AdminWorld, Managed};
+use crate::domain::admission::Recorded;
+use crate::domain::win::{Cause, Reason, Release, Step, WinEvent, transition};
+use crate::domain::{ActivityId, RequestId};
+
+/// An order's end.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrderEnded {
+    request_id: RequestId,
+    reason: String,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// `POST …/releases`
+pub async fn release(
+    State(world): State<Arc<AdminWorld>>,
+    Path(name): Path<String>,
+    asked: Asked<OrderEnded>,
+) -> Result<Outcome, Problem> {
+    let (id, managed) = world.managed(&name)?;
+    let OrderEnded { request_id, reason, dry_run } = asked.body;
+    let outcome = match Reason::new(&reason) {
+        Ok(reason) => apply(&world, id, managed, request_id, reason, dry_run).await,
+        Err(invalid) => Err(Problem::bad_request(invalid.to_string())),
+    };
+    audit("release", id, asked.peer, dry_run, &format!("{request_id} {}", Reason::lossy(&reason)), &outcome);
+    outcome
+}
+
+async fn apply(
+    world: &AdminWorld,
+    id: &ActivityId,
+    managed: &Managed,
+    request_id: RequestId,
+    reason: Reason,
+    dry_run: bool,
+) -> Result<Outcome, Problem> {
+    let cause = cause_of(&reason);
+    if dry_run {
+        let found = world.store.find(id, &[request_id]).await?.into_iter().next().flatten().ok_or_else(unknown_win)?;
+        return match transition(&found.record.state, WinEvent::Ended(cause)) {
+            Step::Conflict => Err(conflict()),
+            step => Ok(would(step != Step::Release)),
+        };
+    }
+    let done = |name| Ok(Outcome { name, dry_run: false });
+    match managed.activity.release(request_id, Release { cause, reason }).await?? {
+        Recorded::Applied(_) => done("applied"),
+        Recorded::Already(_) => done("already"),
+        Recorded::Conflict(known) => {
+            tracing::error!(activity = %id, %request_id, state = ?known.state, "CONFLICT: a release contradicts the win");
+            Err(conflict())
+        }
+        Recorded::UnknownWin => Err(unknown_win()),
+    }
+}
+
+/// Only `void` means that no order ever was; every other reason ended one.
+fn cause_of(reason: &Reason) -> Cause {
+    if reason.as_str() == Cause::Void.as_str() { Cause::Void } else { Cause::Ended }
+}
+
+fn unknown_win() -> Problem {
+    Problem::not_found("UNKNOWN_WIN", "no win is recorded under this request id")
+}
+
+fn conflict() -> Problem {
+    Problem::conflict("CONFLICT", "the win's record contradicts this, and stands")
+}

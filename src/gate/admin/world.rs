@@ -1,0 +1,84 @@
+//! What the admin listener acts on. All of it comes in as arguments.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::problem::Problem;
+use crate::domain::admission::{Change, Operated, Terms};
+use crate::domain::{ActivityId, GateId, StoreMs};
+use crate::gate::activity::{Activity, Phase};
+use crate::gate::delivery::outbox::{Guarded, Outbox};
+use crate::gate::ledger::LedgerAccess;
+use crate::gate::store::AdmissionStore;
+use crate::platform::clock::StoreClock;
+use crate::platform::shutdown::{Shutdown, Stage};
+
+/// The part of an activity that an operator needs.
+#[async_trait]
+pub trait Operable: Outbox {
+    /// How it stands for its visitors.
+    fn phase(&self, now: StoreMs) -> Phase;
+    /// Makes an operator's change.
+    async fn operate(&self, change: Change) -> Guarded<Operated>;
+}
+
+#[async_trait]
+impl Operable for Activity {
+    fn phase(&self, now: StoreMs) -> Phase {
+        Activity::view(self).phase(now)
+    }
+    async fn operate(&self, change: Change) -> Guarded<Operated> {
+        Activity::operate(self, change).await
+    }
+}
+
+/// One configured activity.
+pub struct Managed {
+    /// The activity on this gate.
+    pub activity: Arc<dyn Operable>,
+    /// What the file says; its epoch is the first, 1.
+    pub terms: Terms,
+    /// How long an order may stay unpaid.
+    pub payment_deadline: Duration,
+}
+
+/// Everything the admin listener acts on.
+pub struct AdminWorld {
+    /// The configured activities.
+    pub activities: BTreeMap<ActivityId, Managed>,
+    /// The admission store.
+    pub store: Arc<dyn AdmissionStore>,
+    /// The ledger, or the file that stands for it.
+    pub ledger: Arc<dyn LedgerAccess>,
+    /// The store's clock.
+    pub clock: Arc<StoreClock>,
+    /// The gates of the deployment, by name.
+    pub gates: Vec<GateId>,
+    /// How long units that come back stay `returning`.
+    pub returning_delay: Duration,
+    /// Whether the public listener is up.
+    pub started: AtomicBool,
+    /// The end of the process.
+    pub shutdown: Shutdown,
+}
+
+impl AdminWorld {
+    /// A configured activity by name.
+    pub fn managed(&self, name: &str) -> Result<(&ActivityId, &Managed), Problem> {
+        self.activities.get_key_value(name).ok_or_else(|| Problem::no_such_activity(name))
+    }
+
+    /// To be called when the public listener is up.
+    pub fn mark_started(&self) {
+        self.started.store(true, Ordering::Release);
+    }
+
+    /// Started and not draining.
+    pub fn is_ready(&self) -> bool {
+        self.started.load(Ordering::Acquire) && self.shutdown.stage() == Stage::Running
+    }
+}

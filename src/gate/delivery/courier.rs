@@ -1,0 +1,220 @@
+//! Delivers a win, records the order service's word, and says what may be told. First try and relay both come here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::task::TaskTracker;
+
+use crate::domain::admission::{DueWin, KnownWin, Recorded, Settlement};
+use crate::domain::win::{Cause, WinState};
+use crate::domain::{ActivityId, RequestId};
+use crate::gate::delivery::client::OrderClient;
+use crate::gate::delivery::metrics::DeliveryMetrics;
+use crate::gate::delivery::outbox::{Guarded, Outbox};
+use crate::gate::delivery::reply::StoredReply;
+use crate::gate::delivery::ticket::TicketSigner;
+use crate::gate::delivery::told::{FirstDelivery, Told};
+use crate::gate::delivery::word::Word;
+use crate::gate::store::StoreError;
+use crate::platform::clock::{monotonic, wall_ms};
+
+/// How many deliveries may be under way, and how long a winner's connection waits.
+#[derive(Debug, Clone, Copy)]
+pub struct CourierOptions {
+    /// Deliveries under way at once, first tries and relay together.
+    pub max_in_flight: usize,
+    /// After this time a winner is told QUEUED, while the delivery goes on.
+    pub answer_within: Duration,
+}
+
+/// One per gate, shared by its activities. Clones share everything.
+#[derive(Clone)]
+pub struct Courier {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: OrderClient,
+    signer: Arc<TicketSigner>,
+    permits: Arc<Semaphore>,
+    options: CourierOptions,
+    under_way: TaskTracker,
+    metrics: DeliveryMetrics,
+}
+
+/// The right to have one delivery under way.
+pub struct Permit {
+    _global: OwnedSemaphorePermit,
+}
+
+impl Courier {
+    /// A courier.
+    pub fn new(
+        client: OrderClient,
+        signer: Arc<TicketSigner>,
+        options: CourierOptions,
+        metrics: DeliveryMetrics,
+    ) -> Courier {
+        let permits = Arc::new(Semaphore::new(options.max_in_flight.max(1)));
+        let under_way = TaskTracker::new();
+        Courier { inner: Arc::new(Inner { client, signer, permits, options, under_way, metrics }) }
+    }
+
+    /// Deliveries under way at once, at most.
+    pub fn max_in_flight(&self) -> usize {
+        self.inner.options.max_in_flight.max(1)
+    }
+
+    /// The deadline of one delivery.
+    pub fn deadline(&self) -> Duration {
+        self.inner.client.deadline()
+    }
+
+    /// A permit, if one is free.
+    pub fn try_permit(&self) -> Option<Permit> {
+        self.inner.permits.clone().try_acquire_owned().ok().map(|permit| Permit { _global: permit })
+    }
+
+    /// Starts a delivery in a task of its own.
+    pub fn start(
+        &self,
+        outbox: Arc<dyn Outbox>,
+        win: DueWin,
+        traceparent: Option<String>,
+        permit: Permit,
+    ) -> tokio::task::JoinHandle<Told> {
+        let inner = self.inner.clone();
+        self.inner.under_way.spawn(async move {
+            let told = inner.deliver(outbox.as_ref(), &win, traceparent.as_deref()).await;
+            drop(permit);
+            told
+        })
+    }
+
+    /// Resolves when no delivery is under way. For the end of the process, after everything that starts one has stopped.
+    pub async fn idle(&self) {
+        self.inner.under_way.close();
+        self.inner.under_way.wait().await;
+    }
+}
+
+impl<A: Outbox> FirstDelivery<A> for Courier {
+    /// The first try of a win just won. The delivery is a task of its own: the client's going away ends nothing.
+    /// Without a free permit the winner hears QUEUED, and the relay delivers once the first lease is over.
+    async fn deliver_first(&self, activity: &Arc<A>, win: DueWin, traceparent: Option<String>) -> Told {
+        let Some(permit) = self.try_permit() else {
+            self.inner.metrics.deferred.inc();
+            return Told::Queued;
+        };
+        let delivery = self.start(activity.clone(), win, traceparent, permit);
+        match tokio::time::timeout(self.inner.options.answer_within, delivery).await {
+            Ok(Ok(told)) => told,
+            // Too slow, or the task panicked (which the panic hook logged): the win is kept in any case.
+            Err(_) | Ok(Err(_)) => Told::Queued,
+        }
+    }
+}
+
+impl Inner {
+    async fn deliver(&self, outbox: &dyn Outbox, win: &DueWin, traceparent: Option<&str>) -> Told {
+        let activity = outbox.id();
+        let Some(epoch) = outbox.view().epoch() else {
+            // The store is gone from view; whoever delivers must know the epoch that the order is booked under.
+            tracing::warn!(%activity, request_id = %win.request_id, "not delivered: the epoch is not known");
+            return Told::Queued;
+        };
+        let ticket = match self.signer.sign(activity, win, epoch, wall_ms(), self.client.deadline()) {
+            Ok(ticket) => ticket,
+            Err(error) => {
+                tracing::error!(%activity, request_id = %win.request_id, %error, "not delivered");
+                return Told::Queued;
+            }
+        };
+        self.metrics.in_flight.inc();
+        let started = monotonic();
+        let word = self.client.deliver(activity, win, &ticket, traceparent).await;
+        self.metrics.in_flight.dec();
+        self.metrics.deliveries.with_label_values(&[word.label()]).inc();
+        self.metrics.seconds.with_label_values(&[word.label()]).observe(started.elapsed().as_secs_f64());
+        tracing::debug!(%activity, request_id = %win.request_id, tries = win.tries, word = ?word.label(), "delivered");
+        self.record(outbox, win.request_id, word).await
+    }
+
+    async fn record(&self, outbox: &dyn Outbox, id: RequestId, word: Word) -> Told {
+        let label = word.label();
+        let recorded = match word {
+            Word::Booked(reply) => outbox.settle(id, Settlement::Booked { reply: reply.encode() }).await,
+            Word::Queued(reply) => outbox.settle(id, Settlement::Queued { reply: reply.encode() }).await,
+            Word::Unknown(_) => outbox.settle(id, Settlement::Unknown).await,
+            Word::Ended(release) => outbox.release(id, release).await,
+        };
+        let told = told(&recorded);
+        self.note(outbox.id(), id, label, &recorded);
+        told
+    }
+
+    fn note(&self, activity: &ActivityId, id: RequestId, word: &str, recorded: &Guarded<Recorded>) {
+        let unrecorded = |why: &str| self.metrics.unrecorded.with_label_values(&[why]).inc();
+        match recorded {
+            Ok(Ok(Recorded::Applied(known))) => match &known.state {
+                WinState::Released(release) => {
+                    tracing::info!(%activity, request_id = %id, cause = release.cause.as_str(), reason = %release.reason,
+                        "win released");
+                }
+                state => tracing::debug!(%activity, request_id = %id, word, ?state, "recorded"),
+            },
+            Ok(Ok(Recorded::Already(_))) => {}
+            Ok(Ok(Recorded::Conflict(known))) => {
+                self.metrics.conflicts.with_label_values(&[activity.as_str()]).inc();
+                tracing::error!(%activity, request_id = %id, word, state = ?known.state,
+                    "CONFLICT: the order service contradicts the recorded win, which stands");
+            }
+            Ok(Ok(Recorded::UnknownWin)) => {
+                self.metrics.conflicts.with_label_values(&[activity.as_str()]).inc();
+                tracing::error!(%activity, request_id = %id, word, "the store does not know a win that was delivered");
+            }
+            Ok(Err(barred)) => {
+                unrecorded("barred");
+                tracing::warn!(%activity, request_id = %id, word, ?barred, "not recorded");
+            }
+            Err(error) => {
+                unrecorded(match error {
+                    StoreError::Unavailable(_) => "unavailable",
+                    StoreError::Unknown(_) => "unknown",
+                });
+                tracing::warn!(%activity, request_id = %id, word, %error, "not recorded, as far as is known");
+            }
+        }
+    }
+}
+
+/// What may be told: only what the store recorded.
+fn told(recorded: &Guarded<Recorded>) -> Told {
+    match recorded {
+        Ok(Ok(Recorded::Applied(known) | Recorded::Already(known) | Recorded::Conflict(known))) => told_of(known),
+        Ok(Ok(Recorded::UnknownWin) | Err(_)) | Err(_) => Told::Queued,
+    }
+}
+
+/// What the owner of a recorded win is told.
+pub fn told_of(known: &KnownWin) -> Told {
+    match &known.state {
+        WinState::Held => Told::Queued,
+        WinState::Accepted => Told::Won(known.reply.as_ref().and_then(StoredReply::decode).unwrap_or(StoredReply {
+            // A win accepted without a reply (reasserted from the ledger, say) is won all the same.
+            status: 200,
+            content_type: None,
+            location: None,
+            body: Bytes::new(),
+        })),
+        WinState::Released(release) => {
+            let reason = release.reason.clone();
+            match release.cause {
+                Cause::Refused => Told::OrderRefused { reason },
+                Cause::Void | Cause::Ended => Told::Released { reason },
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Repeats deliveries that are due, for one activity: lease, deliver, back off. Any gate may do it for any win.
+//!
+//! Permits and rate are taken *before* wins are claimed, so that no lease runs out in a queue. The first tries of fresh
+//! winners compete for the same permits; one activity's relay holds at most half of them, so that a stuck order service
+//! stops neither them nor the other activities.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::domain::admission::Claimed;
+use crate::gate::delivery::courier::{Courier, Permit};
+use crate::gate::delivery::outbox::{Guarded, Outbox};
+use crate::gate::delivery::pacer::Pacer;
+use crate::platform::clock::monotonic;
+use crate::platform::shutdown::{Shutdown, Stage};
+
+/// How long after a delivery's deadline its word may take to be recorded before another gate delivers again.
+const RECORDING: Duration = Duration::from_secs(2);
+
+/// The most wins that one call claims: bounds how long the store is busy and how many payloads are in memory.
+const MAX_CLAIM: usize = 64;
+
+/// How soon to look again.
+const SOON: Duration = Duration::from_millis(10);
+const BUSY: Duration = Duration::from_millis(50);
+const IDLE: Duration = Duration::from_millis(200);
+const TROUBLE: Duration = Duration::from_millis(1_000);
+
+/// Runs one activity's relay until the listeners close. `pacer` is shared by all relays of the gate.
+pub async fn run(outbox: Arc<dyn Outbox>, courier: Courier, pacer: Arc<Mutex<Pacer>>, shutdown: Shutdown) {
+    let share = (courier.max_in_flight() / 2).max(1);
+    let relay = Relay { own: Arc::new(Semaphore::new(share)), outbox, courier, pacer };
+    let mut troubled = false;
+    while shutdown.stage() < Stage::Closing {
+        let (pause, trouble) = relay.round().await;
+        if trouble != troubled {
+            troubled = trouble;
+            let activity = relay.outbox.id();
+            match trouble {
+                true => tracing::warn!(%activity, "the relay cannot claim from the store"),
+                false => tracing::info!(%activity, "the relay claims from the store again"),
+            }
+        }
+        if !shutdown.sleep(jittered(pause, rand::random_range(0.8..1.2))).await {
+            break;
+        }
+    }
+}
+
+struct Relay {
+    outbox: Arc<dyn Outbox>,
+    courier: Courier,
+    pacer: Arc<Mutex<Pacer>>,
+    /// This activity's share of the courier's permits.
+    own: Arc<Semaphore>,
+}
+
+/// A permit of the gate, and one of the activity's share.
+type Slot = (Permit, tokio::sync::OwnedSemaphorePermit);
+
+impl Relay {
+    /// One claim and the start of its deliveries. Tells how long to pause, and whether the store was in trouble.
+    async fn round(&self) -> (Duration, bool) {
+        if self.outbox.view().epoch().is_none() {
+            return (IDLE, false);
+        }
+        let mut slots = self.slots();
+        let limit = self.paced(|pacer| pacer.take(slots.len(), monotonic()));
+        slots.truncate(limit);
+        // With no slot free the claim still puts returned units on sale.
+        let claimed = self.outbox.claim_due(limit, self.courier.deadline() + RECORDING).await;
+        let wins = match &claimed {
+            Ok(Ok(claimed)) => claimed.wins.len(),
+            _ => 0,
+        };
+        self.paced(|pacer| pacer.give_back(limit.saturating_sub(wins)));
+        let (pause, trouble) = pause_after(&claimed, limit);
+        if let Ok(Ok(Claimed { wins, .. })) = claimed {
+            for (win, (permit, own)) in wins.into_iter().zip(slots) {
+                let delivery = self.courier.start(self.outbox.clone(), win, None, permit);
+                tokio::spawn(async move {
+                    // What a relay delivery tells is read from the store by whoever waits for it.
+                    let _ = delivery.await;
+                    drop(own);
+                });
+            }
+        }
+        (pause, trouble)
+    }
+
+    fn slots(&self) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        while slots.len() < MAX_CLAIM {
+            let Ok(own) = self.own.clone().try_acquire_owned() else { break };
+            let Some(permit) = self.courier.try_permit() else { break };
+            slots.push((permit, own));
+        }
+        slots
+    }
+
+    fn paced<T>(&self, act: impl FnOnce(&mut Pacer) -> T) -> T {
+        // A pacer is a handful of numbers: there is no half-made state that a panic could leave behind.
+        act(&mut self.pacer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// When to look again: at once where more may be due, seldom where nothing was, slowly where the store is in trouble.
+fn pause_after(claimed: &Guarded<Claimed>, limit: usize) -> (Duration, bool) {
+    match claimed {
+        Ok(Ok(claimed)) if limit > 0 && claimed.wins.len() >= limit => (SOON, false),
+        Ok(Ok(claimed)) if limit == 0 || !claimed.wins.is_empty() => (BUSY, false),
+        Ok(Ok(_)) => (IDLE, false),
+        Ok(Err(_)) | Err(_) => (TROUBLE, true),
+    }
+}
+
+fn jittered(pause: Duration, factor: f64) -> Duration {
+    pause.mul_f64(factor)
+}

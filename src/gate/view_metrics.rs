@@ -1,0 +1,85 @@
+//! What is measured of each activity's view, read when it is asked for: stock, unsettled wins, the oldest one's age.
+
+use std::sync::{Arc, Weak};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntGaugeVec, Opts};
+
+use crate::gate::delivery::outbox::Outbox;
+use crate::platform::clock::StoreClock;
+
+/// Reads the views of a gate's activities.
+pub struct ViewMetrics {
+    activities: Box<dyn Fn() -> Vec<Arc<dyn Outbox>> + Send + Sync>,
+    clock: Arc<StoreClock>,
+    stock: IntGaugeVec,
+    unsettled: IntGaugeVec,
+    oldest: IntGaugeVec,
+    dead: IntGaugeVec,
+}
+
+impl ViewMetrics {
+    /// A collector for these activities; activities that are dropped are no longer shown.
+    pub fn new(activities: &[Arc<dyn Outbox>], clock: Arc<StoreClock>) -> prometheus::Result<ViewMetrics> {
+        let weak: Vec<Weak<dyn Outbox>> = activities.iter().map(Arc::downgrade).collect();
+        let gauges = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
+        Ok(ViewMetrics {
+            activities: Box::new(move || weak.iter().filter_map(Weak::upgrade).collect()),
+            clock,
+            stock: gauges(
+                "seckill_stock_units",
+                "Units of a SKU as last polled; kind is total, left, returning or withheld.",
+                &["activity", "sku", "kind"],
+            )?,
+            unsettled: gauges("seckill_wins_unsettled", "Wins that wait for the order service.", &["activity"])?,
+            oldest: gauges(
+                "seckill_wins_unsettled_oldest_age_seconds",
+                "How long the oldest unsettled win has waited; 0 if there is none.",
+                &["activity"],
+            )?,
+            dead: gauges("seckill_dead_letters", "Wins that could not be delivered for too long.", &["activity"])?,
+        })
+    }
+
+    fn read(&self) {
+        let now = self.clock.now().store;
+        for activity in (self.activities)() {
+            let view = activity.view();
+            let name = activity.id().as_str();
+            for (sku, stock) in &view.stock {
+                for (kind, units) in [
+                    ("total", stock.total),
+                    ("left", stock.left),
+                    ("returning", stock.returning),
+                    ("withheld", stock.withheld),
+                ] {
+                    self.stock.with_label_values(&[name, sku.as_str(), kind]).set(units);
+                }
+            }
+            self.unsettled.with_label_values(&[name]).set(signed(view.unsettled));
+            let age = view.oldest_unsettled.map_or(0, |won| won.until(now).as_secs());
+            self.oldest.with_label_values(&[name]).set(signed(age));
+            self.dead.with_label_values(&[name]).set(0);
+        }
+    }
+
+    fn parts(&self) -> [&IntGaugeVec; 4] {
+        [&self.stock, &self.unsettled, &self.oldest, &self.dead]
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+impl Collector for ViewMetrics {
+    fn desc(&self) -> Vec<&Desc> {
+        self.parts().into_iter().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.read();
+        self.parts().into_iter().flat_map(Collector::collect).collect()
+    }
+}
