@@ -142,9 +142,9 @@ const BY_STORE: &str = "sold out, by the store";
 impl Funnel {
     /// The stages that attempts passed, from those sent to the wins told for the first time.
     ///
-    /// SOLD_OUT is said by a gate's lease or by the store, in the same words: `by_lease` is how many were the former,
-    /// if the gates' metrics told it.
-    pub fn stages(&self, by_lease: Option<u64>) -> Vec<Stage> {
+    /// SOLD_OUT is said by a gate's lease or by the store, in the same words: `by_store` is how many were the latter, if
+    /// the gates' metrics told it.
+    pub fn stages(&self, by_store: Option<u64>) -> Vec<Stage> {
         let mut left = self.attempts.sent;
         let mut stages = Vec::new();
         let mut push = |name, outcomes: Vec<(String, u64)>| {
@@ -155,7 +155,7 @@ impl Funnel {
         let failures = self.attempts.failures.iter();
         push("no reply", failures.map(|(why, count)| (why.name().to_owned(), *count)).collect());
         push("unknown reply", self.answers_where(|name| !is_known(name)));
-        let by_lease = by_lease.unwrap_or(0).min(self.attempts.count("SOLD_OUT"));
+        let by_lease = by_store.map_or(0, |by_store| self.attempts.count("SOLD_OUT").saturating_sub(by_store));
         for &(name, codes) in STAGES {
             let mut outcomes = match name {
                 BY_LEASE => vec![("SOLD_OUT".to_owned(), by_lease)],
@@ -168,7 +168,7 @@ impl Funnel {
                 }
             }
             outcomes.retain(|(_, count)| *count > 0);
-            push(name, outcomes);
+            push(if name == BY_STORE && by_store.is_none() { "sold out" } else { name }, outcomes);
         }
         stages
     }
@@ -195,11 +195,11 @@ impl Funnel {
     }
 
     /// The table that people read: each stage, what ended there, what went on, and by which factor it shrank the crowd.
-    pub fn table(&self, by_lease: Option<u64>) -> String {
+    pub fn table(&self, by_store: Option<u64>) -> String {
         let mut table = format!("{:<24}{:>12}{:>12}{:>10}  outcomes\n", "stage", "ended here", "went on", "factor");
         let mut before = self.attempts.sent;
         let _ = writeln!(table, "{:<24}{:>12}{:>12}{:>10}", "attempts sent", "", before, "");
-        for stage in self.stages(by_lease) {
+        for stage in self.stages(by_store) {
             if stage.ended > 0 {
                 let outcomes: Vec<_> = stage.outcomes.iter().map(|(name, count)| format!("{name} {count}")).collect();
                 let _ = writeln!(
@@ -237,10 +237,10 @@ impl Funnel {
     }
 
     /// Everything as JSON.
-    pub fn json(&self, by_lease: Option<u64>) -> Value {
+    pub fn json(&self, by_store: Option<u64>) -> Value {
         let mut before = self.attempts.sent;
         let stages: Vec<_> = self
-            .stages(by_lease)
+            .stages(by_store)
             .into_iter()
             .map(|stage| {
                 let factor = (stage.left > 0).then(|| before as f64 / stage.left as f64);
@@ -305,8 +305,8 @@ mod tests {
         ]);
         funnel.attempts.sent += 1;
         funnel.attempts.failure(Failure::Reset);
-        for by_lease in [None, Some(30), Some(1_000)] {
-            let stages = funnel.stages(by_lease);
+        for by_store in [None, Some(30), Some(1_000)] {
+            let stages = funnel.stages(by_store);
             assert_eq!(stages.iter().map(|stage| stage.ended).sum::<u64>() + 7, funnel.attempts.sent);
             assert_eq!(stages.last().unwrap().left, 7);
         }

@@ -118,7 +118,7 @@ impl Gate {
         let target = head.split(' ').nth(1).unwrap().to_owned();
         assert!(field(head, "authorization").unwrap().starts_with("Bearer ey"), "nobody signed in: {head}");
         self.requests += 1;
-        if self.vice == Vice::HangsUp && self.requests % 10 == 0 {
+        if self.vice == Vice::HangsUp && self.requests.is_multiple_of(10) {
             return Reply::HangUp;
         }
         let to_start = self.opens.saturating_duration_since(Instant::now());
