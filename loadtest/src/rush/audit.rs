@@ -137,7 +137,9 @@ impl Books {
             .await
             .context("cannot read the orders")?;
         let orders = rows.iter().map(|row| {
-            let text = |column| Ok(String::from_utf8_lossy(&row.try_get::<Vec<u8>, _>(column)?).into_owned());
+            let text = |column: usize| {
+                row.try_get::<Vec<u8>, _>(column).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            };
             Ok(Order { request_id: text(0)?, user: text(1)?, sku: text(2)?, qty: row.try_get(3)?, state: text(4)? })
         });
         let orders = orders.collect::<Result<Vec<_>, sqlx::Error>>().context("cannot read an order")?;
