@@ -6,4 +6,5 @@ mod config;
 mod delivery;
 mod fake_activity;
 mod harness;
+mod house;
 mod store_agreement;
