@@ -1,0 +1,378 @@
+//! Rate limits: GCRA (governor) per address, user, device and activity, in bounded memory.
+//!
+//! Rates are for the whole deployment; each gate takes its share. A limiter that a reload does not change is kept with
+//! all its state.
+
+use std::collections::hash_map::RandomState;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dashmap::{DashMap, Entry};
+use governor::clock::{Clock, MonotonicClock};
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::StateStore;
+use governor::state::keyed::ShrinkableKeyedStateStore;
+use governor::{Quota, RateLimiter};
+
+use crate::config::schema;
+use crate::domain::refusal::Code;
+use crate::domain::{ActivityId, DeviceId, UserId};
+use crate::gate::address;
+use crate::gate::answer::{Exceeded, Refusal};
+
+/// What governor keeps per key: the theoretical arrival time, in nanoseconds since the limiter was made; 0 is "none".
+#[derive(Default)]
+struct Cell(AtomicU64);
+
+impl Cell {
+    fn measure<T, E>(&self, decide: impl Fn(Option<Nanos>) -> Result<(T, Nanos), E>) -> Result<T, E> {
+        let mut seen = self.0.load(Ordering::Acquire);
+        loop {
+            let (outcome, next) = decide((seen != 0).then(|| Nanos::from(seen)))?;
+            match self.0.compare_exchange_weak(seen, next.into(), Ordering::Release, Ordering::Acquire) {
+                Ok(_) => return Ok(outcome),
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+/// The states of all keys: at most `capacity` of their own, and one that all further unknown keys share. A flood of
+/// made-up keys can fill the map, but takes nothing from the keys that are in it.
+struct Cells<K> {
+    cells: DashMap<K, Cell, RandomState>,
+    held: AtomicUsize,
+    capacity: usize,
+    overflow: Cell,
+}
+
+impl<K: Hash + Eq + Clone> StateStore for Cells<K> {
+    type Key = K;
+
+    fn measure_and_replace<T, F, E>(&self, key: &K, decide: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        if let Some(cell) = self.cells.get(key) {
+            return cell.measure(decide);
+        }
+        // A place is taken before the key is put in, so the map never grows beyond its capacity.
+        let reserved = self
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| (held < self.capacity).then_some(held + 1))
+            .is_ok();
+        if !reserved {
+            return self.overflow.measure(decide);
+        }
+        match self.cells.entry(key.clone()) {
+            Entry::Occupied(entry) => {
+                self.held.fetch_sub(1, Ordering::Relaxed);
+                entry.get().measure(decide)
+            }
+            Entry::Vacant(entry) => entry.insert(Cell::default()).measure(decide),
+        }
+    }
+}
+
+impl<K: Hash + Eq + Clone> ShrinkableKeyedStateStore<K> for Cells<K> {
+    fn retain_recent(&self, drop_below: Nanos) {
+        let drop_below = drop_below.as_u64();
+        self.cells.retain(|_, cell| {
+            let keep = cell.0.load(Ordering::Relaxed) > drop_below;
+            if !keep {
+                self.held.fetch_sub(1, Ordering::Relaxed);
+            }
+            keep
+        });
+    }
+
+    fn shrink_to_fit(&self) {
+        self.cells.shrink_to_fit();
+    }
+
+    fn len(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What makes two limiters the same, so that a reload keeps one with its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    /// One request per this time lastingly, for this gate alone.
+    interval: Duration,
+    /// So many at once, for this gate alone; at least 1.
+    burst: NonZeroU32,
+    capacity: usize,
+}
+
+impl Shape {
+    /// This gate's share of a limit. The interval grows by the number of gates, which loses nothing to rounding; a
+    /// burst is rounded up, so that it is never 0.
+    fn of(limit: &schema::Limit, gates: usize, capacity: usize) -> Shape {
+        let gates = u32::try_from(gates.max(1)).unwrap_or(u32::MAX);
+        let count = limit.rate.count.max(1);
+        let interval = limit.rate.per.saturating_mul(gates) / count;
+        let burst = limit.burst.unwrap_or(count).div_ceil(gates);
+        Shape {
+            interval: interval.max(Duration::from_nanos(1)),
+            burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN),
+            capacity,
+        }
+    }
+}
+
+/// One limit over keys of one kind.
+struct Limiter<K: Hash + Eq + Clone, C: Clock = MonotonicClock> {
+    policy: &'static str,
+    shape: Shape,
+    governor: RateLimiter<K, Cells<K>, C, NoOpMiddleware<C::Instant>>,
+}
+
+impl<K: Hash + Eq + Clone, C: Clock> Limiter<K, C> {
+    fn new(policy: &'static str, shape: Shape, clock: C) -> Limiter<K, C> {
+        let cells = Cells {
+            cells: DashMap::default(),
+            held: AtomicUsize::new(0),
+            capacity: shape.capacity,
+            overflow: Cell::default(),
+        };
+        // `Shape::of` keeps the interval above zero, which is all that `with_period` asks.
+        let quota = Quota::with_period(shape.interval).unwrap_or(Quota::per_second(NonZeroU32::MAX));
+        Limiter { policy, shape, governor: RateLimiter::new(quota.allow_burst(shape.burst), cells, clock) }
+    }
+
+    fn check(&self, key: &K) -> Result<(), Refusal> {
+        self.governor.check_key(key).map_err(|not_until| {
+            let wait = not_until.wait_time_from(self.governor.clock().now());
+            let window = self.shape.interval.saturating_mul(self.shape.burst.get());
+            let exceeded = Exceeded {
+                policy: self.policy,
+                quota: self.shape.burst.get(),
+                window_seconds: crate::domain::time::millis(window).div_ceil(1_000).max(1),
+            };
+            Refusal::from(Code::RateLimited).retry_after(wait.max(Duration::from_millis(1))).exceeded(exceeded)
+        })
+    }
+
+    fn reclaim(&self) {
+        self.governor.retain_recent();
+        self.governor.shrink_to_fit();
+    }
+}
+
+type Shared<K> = Option<Arc<Limiter<K>>>;
+
+/// The limits of one route.
+pub struct RouteLimits {
+    ipv6_prefix: u8,
+    address: Shared<u128>,
+    user: Shared<UserId>,
+    device: Shared<DeviceId>,
+    activity: Shared<ActivityId>,
+}
+
+impl RouteLimits {
+    /// Stage 4: the client's address.
+    pub fn check_address(&self, address: IpAddr) -> Result<(), Refusal> {
+        match &self.address {
+            Some(limiter) => limiter.check(&address::limit_key(address, self.ipv6_prefix)),
+            None => Ok(()),
+        }
+    }
+
+    /// Stage 6: user, device, activity.
+    pub fn check_caller(&self, user: &UserId, device: Option<&DeviceId>, activity: &ActivityId) -> Result<(), Refusal> {
+        if let Some(limiter) = &self.user {
+            limiter.check(user)?;
+        }
+        if let (Some(limiter), Some(device)) = (&self.device, device) {
+            limiter.check(device)?;
+        }
+        match &self.activity {
+            Some(limiter) => limiter.check(activity),
+            None => Ok(()),
+        }
+    }
+}
+
+/// All limits of this gate.
+pub struct Limits {
+    /// Of attempts.
+    pub attempts: RouteLimits,
+    /// Of token requests.
+    pub tokens: RouteLimits,
+    /// Of reads (state, results).
+    pub reads: RouteLimits,
+}
+
+impl Limits {
+    /// The limits of a configuration for a deployment of `gates` gates. Limiters of `previous` that are the same are
+    /// kept, with their state.
+    pub fn new(config: &schema::Limits, gates: usize, previous: Option<&Limits>) -> Limits {
+        let capacity = config.max_keys.0;
+        let ipv6_prefix = config.ipv6_prefix.0;
+        let kept = |limit: &Option<schema::Limit>| limit.as_ref().map(|limit| Shape::of(limit, gates, capacity));
+        let route = |limits: &schema::AttemptLimits, before: Option<&RouteLimits>| RouteLimits {
+            ipv6_prefix,
+            address: keep_or_make("address", kept(&limits.address), before.map(|b| &b.address)),
+            user: keep_or_make("user", kept(&limits.user), before.map(|b| &b.user)),
+            device: keep_or_make("device", kept(&limits.device), before.map(|b| &b.device)),
+            activity: keep_or_make("activity", kept(&limits.activity), before.map(|b| &b.activity)),
+        };
+        let reads = schema::AttemptLimits { address: config.reads.address, user: None, device: None, activity: None };
+        Limits {
+            attempts: route(&config.attempts, previous.map(|p| &p.attempts)),
+            tokens: route(&config.tokens, previous.map(|p| &p.tokens)),
+            reads: route(&reads, previous.map(|p| &p.reads)),
+        }
+    }
+
+    /// Drops the keys that are as good as new. To be called in the background, every few seconds.
+    pub fn reclaim(&self) {
+        self.each(|limiter| limiter.reclaim());
+    }
+
+    /// Keys held, per kind: `address`, `user`, `device`, `activity`.
+    pub fn held(&self) -> [(&'static str, usize); 4] {
+        let mut held = [("address", 0), ("user", 0), ("device", 0), ("activity", 0)];
+        self.each(|limiter| {
+            if let Some(entry) = held.iter_mut().find(|(policy, _)| *policy == limiter.policy()) {
+                entry.1 += limiter.len();
+            }
+        });
+        held
+    }
+
+    fn each(&self, mut visit: impl FnMut(&dyn Housekeeping)) {
+        for route in [&self.attempts, &self.tokens, &self.reads] {
+            let limiters: [Option<&dyn Housekeeping>; 4] = [
+                route.address.as_deref().map(|l| l as _),
+                route.user.as_deref().map(|l| l as _),
+                route.device.as_deref().map(|l| l as _),
+                route.activity.as_deref().map(|l| l as _),
+            ];
+            limiters.into_iter().flatten().for_each(&mut visit);
+        }
+    }
+}
+
+trait Housekeeping {
+    fn policy(&self) -> &'static str;
+    fn len(&self) -> usize;
+    fn reclaim(&self);
+}
+
+impl<K: Hash + Eq + Clone> Housekeeping for Limiter<K> {
+    fn policy(&self) -> &'static str {
+        self.policy
+    }
+    fn len(&self) -> usize {
+        self.governor.len()
+    }
+    fn reclaim(&self) {
+        Limiter::reclaim(self);
+    }
+}
+
+fn keep_or_make<K: Hash + Eq + Clone>(
+    policy: &'static str,
+    shape: Option<Shape>,
+    before: Option<&Shared<K>>,
+) -> Shared<K> {
+    let shape = shape?;
+    match before {
+        Some(Some(limiter)) if limiter.shape == shape => Some(Arc::clone(limiter)),
+        _ => Some(Arc::new(Limiter::new(policy, shape, MonotonicClock))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use governor::clock::FakeRelativeClock;
+
+    use super::*;
+
+    fn limit(rate: &str, burst: Option<u32>) -> schema::Limit {
+        schema::Limit { rate: rate.parse().unwrap(), burst }
+    }
+
+    fn limiter(rate: &str, burst: u32, capacity: usize) -> (Limiter<u32, FakeRelativeClock>, FakeRelativeClock) {
+        let clock = FakeRelativeClock::default();
+        // A theoretical arrival time of 0 means "none", as in governor's own store: keep away from the origin.
+        clock.advance(Duration::from_secs(1));
+        let shape = Shape::of(&limit(rate, Some(burst)), 1, capacity);
+        (Limiter::new("user", shape, clock.clone()), clock)
+    }
+
+    #[test]
+    fn a_burst_passes_and_then_the_rate_holds() {
+        let (limiter, clock) = limiter("2/s", 3, 10);
+        let passed = (0..10).filter(|_| limiter.check(&1).is_ok()).count();
+        assert_eq!(passed, 3);
+        let refusal = limiter.check(&1).unwrap_err();
+        assert_eq!(refusal.code, Code::RateLimited);
+        assert_eq!(refusal.retry_after, Some(Duration::from_millis(500)));
+        assert_eq!(refusal.exceeded, Some(Exceeded { policy: "user", quota: 3, window_seconds: 2 }));
+        clock.advance(Duration::from_millis(499));
+        assert!(limiter.check(&1).is_err());
+        clock.advance(Duration::from_millis(1));
+        assert!(limiter.check(&1).is_ok());
+        assert!(limiter.check(&2).is_ok(), "another key has its own count");
+    }
+
+    #[test]
+    fn a_flood_of_unknown_keys_takes_nothing_from_known_ones() {
+        let (limiter, clock) = limiter("1/s", 2, 100);
+        assert!(limiter.check(&7).is_ok());
+        let passed = (1_000..51_000).filter(|key| limiter.check(key).is_ok()).count();
+        assert_eq!(limiter.governor.len(), 100, "memory is bounded");
+        assert_eq!(passed, 99 + 2, "the keys that found no place share one bucket");
+        assert!(limiter.check(&7).is_ok(), "the known key still has its second request");
+        assert!(limiter.check(&7).is_err(), "and its own count");
+        clock.advance(Duration::from_secs(10));
+        limiter.reclaim();
+        assert_eq!(limiter.governor.len(), 0, "keys as good as new are dropped");
+        assert!(limiter.check(&60_000).is_ok());
+        assert_eq!(limiter.governor.len(), 1);
+    }
+
+    #[test]
+    fn rates_are_shared_by_the_gates_and_never_become_zero() {
+        let rows = [
+            ("2/s", None, 1, 500, 2),
+            ("2/s", None, 2, 1_000, 1),
+            ("2/s", Some(10), 3, 1_500, 4),
+            ("1/h", Some(1), 50, 180_000_000, 1),
+            ("1000/s", Some(5), 7, 7, 1),
+        ];
+        for (rate, burst, gates, interval_ms, at_once) in rows {
+            let shape = Shape::of(&limit(rate, burst), gates, 1);
+            assert_eq!(shape.interval, Duration::from_millis(interval_ms), "{rate} over {gates}");
+            assert_eq!(shape.burst.get(), at_once, "{rate} over {gates}");
+        }
+        assert!(Shape::of(&limit("4000000000/s", None), 1, 1).interval > Duration::ZERO);
+    }
+
+    #[test]
+    fn a_reload_keeps_the_state_of_unchanged_limits() {
+        let mut config = schema::Limits::default();
+        let first = Limits::new(&config, 1, None);
+        let address: IpAddr = "1.2.3.4".parse().unwrap();
+        while first.attempts.check_address(address).is_ok() {}
+        config.tokens.address = None;
+        let second = Limits::new(&config, 1, Some(&first));
+        assert!(second.attempts.check_address(address).is_err(), "the used-up limit is still used up");
+        assert_eq!(second.held()[0], ("address", 1));
+        let third = Limits::new(&config, 2, Some(&second));
+        assert!(third.attempts.check_address(address).is_ok(), "a changed limit starts anew");
+    }
+}

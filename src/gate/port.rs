@@ -1,0 +1,72 @@
+//! The pipeline's way to an activity's store: what it asks, apart from who answers.
+//!
+//! [`Activity`] is the one implementation in production; tests put a scripted one in its place. Generic, so nothing is
+//! boxed on the way.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::domain::admission::{Attempt, FoundWin};
+use crate::domain::{IdempotencyKey, RequestId, SkuId, StoreMs, UserId};
+use crate::gate::activity::{Activity, Admitted, Phase, View};
+use crate::gate::store::StoreError;
+
+/// What the public edge asks of one activity.
+pub trait AttemptPort: Send + Sync + 'static {
+    /// What the last poll showed.
+    fn view(&self) -> Arc<View>;
+    /// How the activity stands for its visitors.
+    fn phase(&self, now: StoreMs, at: Instant) -> Phase;
+    /// Whether the lease says that nothing of any SKU is left.
+    fn lease_says_sold_out(&self, at: Instant) -> bool;
+    /// Whether the lease says that nothing of this SKU is left.
+    fn lease_says_sku_sold_out(&self, sku: &SkuId, at: Instant) -> bool;
+    /// Whether this key may belong to a winner; then no lease may refuse it.
+    fn may_be_winner(&self, key: &IdempotencyKey) -> bool;
+    /// Sends an attempt to the store; `at` is when its request came.
+    fn admit(&self, attempt: Attempt, at: Instant) -> impl Future<Output = Admitted> + Send;
+    /// Looks one win up.
+    fn find(&self, id: RequestId) -> impl Future<Output = Result<Option<FoundWin>, StoreError>> + Send;
+    /// All wins of one user.
+    fn wins_of(&self, user: &UserId) -> impl Future<Output = Result<Vec<FoundWin>, StoreError>> + Send;
+    /// Resolves when this win was settled or released. Subscribe, then `find`, then await.
+    fn change_of(&self, id: RequestId) -> impl Future<Output = ()> + Send + 'static;
+}
+
+impl AttemptPort for Activity {
+    fn view(&self) -> Arc<View> {
+        Arc::clone(&Activity::view(self))
+    }
+
+    fn phase(&self, now: StoreMs, _at: Instant) -> Phase {
+        Activity::view(self).phase(now)
+    }
+
+    fn lease_says_sold_out(&self, at: Instant) -> bool {
+        Activity::view(self).lease_says_sold_out(at)
+    }
+
+    fn lease_says_sku_sold_out(&self, sku: &SkuId, at: Instant) -> bool {
+        Activity::view(self).lease_says_sku_sold_out(sku, at)
+    }
+
+    fn may_be_winner(&self, key: &IdempotencyKey) -> bool {
+        Activity::may_be_winner(self, key)
+    }
+
+    fn admit(&self, attempt: Attempt, at: Instant) -> impl Future<Output = Admitted> + Send {
+        Activity::admit(self, attempt, at)
+    }
+
+    fn find(&self, id: RequestId) -> impl Future<Output = Result<Option<FoundWin>, StoreError>> + Send {
+        Activity::find(self, id)
+    }
+
+    fn wins_of(&self, user: &UserId) -> impl Future<Output = Result<Vec<FoundWin>, StoreError>> + Send {
+        Activity::wins_of(self, user)
+    }
+
+    fn change_of(&self, id: RequestId) -> impl Future<Output = ()> + Send + 'static {
+        Activity::change_of(self, id)
+    }
+}
