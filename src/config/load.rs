@@ -64,7 +64,7 @@ pub enum Depth {
 }
 
 /// What an activity is to the store, under this epoch.
-pub fn terms(activity: &Activity, _id: &ActivityId, epoch: Epoch) -> Terms {
+pub fn terms(activity: &Activity, epoch: Epoch) -> Terms {
     Terms {
         epoch,
         starts_at: activity.starts_at.store_ms(),

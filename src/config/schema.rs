@@ -195,6 +195,9 @@ pub struct Identity {
     /// Clock difference that is forgiven.
     #[serde(default = "d::leeway")]
     pub leeway: Span,
+    /// Whether the device cookie is sent over TLS only; switch it off for trials over plain HTTP.
+    #[serde(default = "d::yes")]
+    pub secure_cookies: bool,
     /// Key that signs the device cookie.
     pub device_secret: SecretSource,
     /// The private key with which `seckill-gate token` signs (tests and trials only; for HS256 the key itself is used).
@@ -349,6 +352,9 @@ pub struct Orders {
     pub url: String,
     /// Private key (PKCS#8 PEM, Ed25519) that signs tickets.
     pub ticket_key: SecretSource,
+    /// With `kind: external`: the gate's small file of which sales were registered under which epoch.
+    #[serde(default = "d::epoch_file")]
+    pub epoch_file: PathBuf,
     /// Bearer token of the order service's API, for totals and void.
     #[serde(default)]
     pub api_token: Option<SecretSource>,
@@ -677,6 +683,9 @@ mod d {
     }
     pub(super) fn relay_rate() -> Rate {
         per_second(500)
+    }
+    pub(super) fn epoch_file() -> PathBuf {
+        "seckill-epochs.json".into()
     }
     pub(super) fn pool() -> u32 {
         8

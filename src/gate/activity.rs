@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use dashmap::DashSet;
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::admission::{
@@ -25,6 +25,7 @@ pub use crate::gate::view::{Phase, View};
 use crate::gate::waiters::Waiters;
 use crate::gate::watch::Watch;
 use crate::platform::clock::StoreClock;
+use crate::platform::metrics::{BATCH_SIZES, CALL_SECONDS, Metrics};
 
 /// After a 202 the order service is asked again soon, so that a winner hears within a second of the booking.
 const AFTER_QUEUED: Backoff = Backoff { first: Duration::from_millis(300), cap: Duration::from_secs(5) };
@@ -62,23 +63,27 @@ pub struct StoreMetrics {
 }
 
 impl StoreMetrics {
-    /// Registers them.
-    pub fn register(registry: &Registry) -> prometheus::Result<StoreMetrics> {
-        let batch_size = HistogramOpts::new("seckill_store_batch_size", "Attempts per call to the admission store.")
-            .buckets(vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]);
-        let store_seconds =
-            HistogramOpts::new("seckill_store_admit_seconds", "Time of one admission call to the store.")
-                .buckets(vec![0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0]);
-        let polls = Opts::new("seckill_store_polls_total", "Polls of an activity's store, by result.");
-        let metrics = StoreMetrics {
-            batch_size: HistogramVec::new(batch_size, &["activity"])?,
-            store_seconds: HistogramVec::new(store_seconds, &["activity"])?,
-            polls: IntCounterVec::new(polls, &["activity", "result"])?,
-        };
-        registry.register(Box::new(metrics.batch_size.clone()))?;
-        registry.register(Box::new(metrics.store_seconds.clone()))?;
-        registry.register(Box::new(metrics.polls.clone()))?;
-        Ok(metrics)
+    /// Registers them; fails if their names are taken.
+    pub fn register(metrics: &Metrics) -> prometheus::Result<StoreMetrics> {
+        Ok(StoreMetrics {
+            batch_size: metrics.histograms(
+                "seckill_store_batch_size",
+                "Attempts per call to the admission store.",
+                &["activity"],
+                BATCH_SIZES,
+            )?,
+            store_seconds: metrics.histograms(
+                "seckill_store_admit_duration_seconds",
+                "Time of one admission call to the store.",
+                &["activity"],
+                CALL_SECONDS,
+            )?,
+            polls: metrics.counters(
+                "seckill_store_polls_total",
+                "Polls of an activity's store, by result.",
+                &["activity", "result"],
+            )?,
+        })
     }
 }
 

@@ -16,6 +16,7 @@ pub mod pages;
 pub mod pipeline;
 pub mod port;
 pub mod request;
+pub mod serve;
 pub mod stages;
 pub mod store;
 pub mod tokens;

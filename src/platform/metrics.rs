@@ -71,6 +71,11 @@ impl Metrics {
         self.keep(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
     }
 
+    /// The registry itself.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// Takes a collector that reads its values when asked.
     pub fn register(&self, collector: Box<dyn Collector>) -> prometheus::Result<()> {
         self.registry.register(collector)

@@ -62,6 +62,11 @@ impl Courier {
         Courier { inner: Arc::new(Inner { client, signer, permits, options, under_way, metrics }) }
     }
 
+    /// The public keys of the tickets, as a JWK set.
+    pub fn jwks(&self) -> Bytes {
+        self.inner.signer.jwks()
+    }
+
     /// Deliveries under way at once, at most.
     pub fn max_in_flight(&self) -> usize {
         self.inner.options.max_in_flight.max(1)

@@ -17,7 +17,7 @@ use crate::platform::clock::monotonic;
 use crate::platform::shutdown::{Shutdown, Stage};
 
 /// How long after a delivery's deadline its word may take to be recorded before another gate delivers again.
-const RECORDING: Duration = Duration::from_secs(2);
+pub const RECORDING: Duration = Duration::from_secs(2);
 
 /// The most wins that one call claims: bounds how long the store is busy and how many payloads are in memory.
 const MAX_CLAIM: usize = 64;

@@ -42,34 +42,35 @@ impl RedisStore {
     }
 
     /// Refuses a server that could lose or misjudge a sale: too old, evicting, or with a clock far off.
-    pub async fn check_server(&self, max_clock_offset: Duration) -> Result<ServerFacts, StoreError> {
-        let info = self.client.call(redis::cmd("INFO").arg("server")).await.map_err(failed)?;
-        let info = reply::text(info).map_err(malformed)?;
+    pub async fn check_server(&self, max_clock_offset: Duration) -> Result<ServerFacts, Unfit> {
+        let ask = async |command: &Cmd| {
+            let value = self.client.call(command).await.map_err(|e| Unfit::NoAnswer(failed(e)))?;
+            Ok::<Value, Unfit>(value)
+        };
+        let strange = |why: Malformed| Unfit::NoAnswer(malformed(why));
+        let info = reply::text(ask(redis::cmd("INFO").arg("server")).await?).map_err(strange)?;
         let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-        let version = of("valkey_version").or(of("redis_version")).unwrap_or("unknown").to_owned();
+        // Valkey calls itself a Redis 7.2 for the sake of old clients, and is at least that.
+        let version = of("redis_version").unwrap_or("unknown").to_owned();
         let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
         if major < 7 {
-            return Err(StoreError::Unavailable(format!(
-                "Redis {version} is too old: scripts need Redis 7.0 or later, or Valkey"
-            )));
+            return Err(Unfit::Server(format!("Redis {version} is too old; run Redis 7.0 or later, or Valkey")));
         }
-        let policy = self.client.call(redis::cmd("INFO").arg("memory")).await.map_err(failed)?;
-        let policy = reply::text(policy).map_err(malformed)?;
-        if !policy.lines().any(|line| line.trim() == "maxmemory_policy:noeviction") {
-            return Err(StoreError::Unavailable(
-                "the server evicts keys when memory is short; set `maxmemory-policy noeviction`".into(),
-            ));
+        let memory = reply::text(ask(redis::cmd("INFO").arg("memory")).await?).map_err(strange)?;
+        if !memory.lines().any(|line| line.trim() == "maxmemory_policy:noeviction") {
+            let why = "it evicts keys when memory is short; set `maxmemory-policy noeviction`";
+            return Err(Unfit::Server(why.into()));
         }
         let sent = monotonic();
-        let mut time =
-            reply::array(self.client.call(&redis::cmd("TIME")).await.map_err(failed)?).map_err(malformed)?.into_iter();
-        let seconds: u64 = reply::next(&mut time).and_then(reply::number).map_err(malformed)?;
-        let micros: u64 = reply::next(&mut time).and_then(reply::number).map_err(malformed)?;
+        let time = reply::array(ask(&redis::cmd("TIME")).await?).map_err(strange)?;
+        let mut time = time.into_iter();
+        let seconds: u64 = reply::next(&mut time).and_then(reply::number).map_err(strange)?;
+        let micros: u64 = reply::next(&mut time).and_then(reply::number).map_err(strange)?;
         let server_ms = seconds * 1_000 + micros / 1_000;
         let offset = Duration::from_millis(server_ms.abs_diff(wall_ms())).saturating_sub(sent.elapsed());
         if offset > max_clock_offset {
-            return Err(StoreError::Unavailable(format!(
-                "the server's clock is {offset:?} off this machine's; synchronise both (limit: {max_clock_offset:?})"
+            return Err(Unfit::Server(format!(
+                "its clock is {offset:?} off this machine's; synchronise both (limit: {max_clock_offset:?})"
             )));
         }
         Ok(ServerFacts { version, clock_offset: offset })
@@ -137,6 +138,17 @@ pub struct ServerFacts {
     pub version: String,
     /// Between the server's clock and this machine's.
     pub clock_offset: Duration,
+}
+
+/// Why a server may not judge a sale.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    /// It could lose or misjudge one; says how to change that.
+    #[error("{0}")]
+    Server(String),
+    /// It did not answer, so this is not known.
+    #[error(transparent)]
+    NoAnswer(StoreError),
 }
 
 fn failed(error: CallError) -> StoreError {

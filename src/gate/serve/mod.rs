@@ -1,0 +1,188 @@
+//! A whole gate, put together from a checked configuration: store, activities, delivery, listeners. [`serve`] takes its
+//! sockets and its end as arguments, so that a test or the demo can run one beside other things.
+
+mod parts;
+mod store;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{self, Loaded};
+use crate::domain::ActivityId;
+use crate::domain::admission::Epoch;
+use crate::gate::activity::{Activity, StoreMetrics, World};
+use crate::gate::adapter::{Listener, ListenerLimits, Shop};
+use crate::gate::admin::{self, AdminWorld, Managed};
+use crate::gate::delivery::courier::Courier;
+use crate::gate::delivery::outbox::Outbox;
+use crate::gate::delivery::pacer::Pacer;
+use crate::gate::delivery::relay;
+use crate::gate::edge::Edge;
+use crate::gate::metrics;
+use crate::gate::view::RETURNING_DELAY;
+use crate::gate::view_metrics::ViewMetrics;
+use crate::platform::clock::{StoreClock, monotonic};
+use crate::platform::http_server::{self, HttpLimits};
+use crate::platform::metrics::{self as platform_metrics, Metrics};
+use crate::platform::shutdown::{Shutdown, Stage};
+
+/// How often limiter keys that are as good as new are dropped.
+const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// How long deliveries under way may take to end after the listeners have closed. What is left is the relay's of another
+/// gate, or of the next start.
+const LAST_DELIVERIES: Duration = Duration::from_secs(10);
+
+/// The bound sockets of a gate.
+pub struct Sockets {
+    /// For everybody.
+    pub public: TcpListener,
+    /// For operators.
+    pub admin: TcpListener,
+    /// For Prometheus.
+    pub metrics: TcpListener,
+}
+
+impl Sockets {
+    /// Binds what the configuration names.
+    ///
+    /// # Errors
+    /// If an address is taken or not this machine's; says which.
+    pub async fn bind(gate: &config::schema::Gate) -> anyhow::Result<Sockets> {
+        let bind = async |name: &str, address: std::net::SocketAddr| {
+            TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} (gate.{name})"))
+        };
+        Ok(Sockets {
+            public: bind("listen", gate.listen).await?,
+            admin: bind("admin", gate.admin).await?,
+            metrics: bind("metrics", gate.metrics).await?,
+        })
+    }
+}
+
+/// Runs a gate until `shutdown` says that the listeners close, and everything under way has ended.
+///
+/// # Errors
+/// If it cannot be put together: a secret, page or key that cannot be read, a store that could lose a sale.
+pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> anyhow::Result<()> {
+    let config = &loaded.config;
+    let registry = Arc::new(Metrics::new()?);
+    let store = store::open(loaded).await?;
+    let clock = Arc::new(StoreClock::new());
+    let gates =
+        if config.deployment.gates.is_empty() { vec![config.gate.id.clone()] } else { config.deployment.gates.clone() };
+    let closing = CancellationToken::new();
+    let ended = CancellationToken::new();
+
+    let courier = parts::courier(loaded, &registry)?;
+    let world = World {
+        gate: config.gate.id.clone(),
+        store: Arc::clone(&store.store),
+        clock: Arc::clone(&clock),
+        store_deadline: store.deadline,
+        queue: store.queue,
+        first_delivery_lease: courier.deadline() + relay::RECORDING,
+        metrics: Arc::new(StoreMetrics::register(&registry)?),
+    };
+    let activities: BTreeMap<ActivityId, Arc<Activity>> = config
+        .activities
+        .iter()
+        .map(|(id, activity)| {
+            let terms = config::terms(activity, Epoch(1));
+            (id.clone(), Activity::start(id.clone(), terms, &world, ended.clone()))
+        })
+        .collect();
+    let outboxes: Vec<Arc<dyn Outbox>> =
+        activities.values().map(|activity| Arc::clone(activity) as Arc<dyn Outbox>).collect();
+    registry.register(Box::new(ViewMetrics::new(&outboxes, Arc::clone(&clock))?))?;
+
+    let tasks = TaskTracker::new();
+    let rate = config.orders.relay_rate;
+    let pacer = Arc::new(Mutex::new(Pacer::new(rate.count, rate.per, monotonic())));
+    for outbox in outboxes {
+        tasks.spawn(relay::run(outbox, courier.clone(), Arc::clone(&pacer), shutdown.clone()));
+    }
+
+    let edge_metrics = Arc::new(metrics::Metrics::new(registry.registry())?);
+    let sale = parts::sale(loaded, &activities, gates.len(), &courier, &edge_metrics)?;
+    let edge = Arc::new(Edge::new(sale, Arc::new(courier.clone()), Arc::clone(&clock), edge_metrics));
+    let shop = Shop::resolve(&config.gate.shop).await?;
+    let limits = ListenerLimits {
+        max_connections: config.gate.max_connections as usize,
+        requests_per_connection: config.gate.requests_per_connection,
+        idle_timeout: config.gate.idle_timeout.0,
+        ..ListenerLimits::default()
+    };
+    let public = Listener::new(Arc::clone(&edge), shop, limits);
+    tasks.spawn(housekeeping(Arc::clone(&edge), ended.clone()));
+
+    let admin_world = Arc::new(AdminWorld {
+        activities: activities
+            .iter()
+            .map(|(id, activity)| {
+                let managed = Managed {
+                    activity: Arc::clone(activity) as _,
+                    terms: activity.file_terms.clone(),
+                    payment_deadline: config.activities.get(id).map_or(Duration::ZERO, |a| a.payment_deadline.0),
+                };
+                (id.clone(), managed)
+            })
+            .collect(),
+        store: store.store,
+        ledger: parts::ledger(loaded)?,
+        clock,
+        gates,
+        returning_delay: RETURNING_DELAY,
+        started: AtomicBool::new(false),
+        shutdown: shutdown.clone(),
+    });
+    let auth = parts::admin_auth(loaded, sockets.admin.local_addr()?)?;
+    let admin_router = admin::router(Arc::clone(&admin_world), auth);
+    let metrics_router = platform_metrics::router(registry);
+    // These two outlive the public listener, so that its end can be watched; they end with the process.
+    let last = shutdown.clone();
+    tasks.spawn(http_server::serve("admin", sockets.admin, admin_router, HttpLimits::default(), last.clone()));
+    tasks.spawn(http_server::serve("metrics", sockets.metrics, metrics_router, HttpLimits::default(), last));
+
+    tasks.spawn({
+        let closing = closing.clone();
+        async move {
+            shutdown.reached(Stage::Closing).await;
+            closing.cancel();
+        }
+    });
+    tracing::info!(listener = "public", address = %sockets.public.local_addr()?, gate = %config.gate.id, "listening");
+    admin_world.mark_started();
+    public.serve(sockets.public, closing).await;
+
+    finish(courier).await;
+    ended.cancel();
+    tasks.close();
+    tasks.wait().await;
+    tracing::info!("gate ended");
+    Ok(())
+}
+
+/// Waits for deliveries under way; what does not end in time is delivered again by a relay.
+async fn finish(courier: Courier) {
+    if tokio::time::timeout(LAST_DELIVERIES, courier.idle()).await.is_err() {
+        tracing::warn!("deliveries were still under way; a relay will repeat them");
+    }
+}
+
+async fn housekeeping(edge: Arc<Edge<Activity, Courier>>, ended: CancellationToken) {
+    let mut ticks = tokio::time::interval(HOUSEKEEPING);
+    loop {
+        tokio::select! {
+            () = ended.cancelled() => return,
+            _ = ticks.tick() => edge.housekeeping(),
+        }
+    }
+}

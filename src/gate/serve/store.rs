@@ -1,0 +1,88 @@
+//! Opens the admission store that the configuration names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::config::Loaded;
+use crate::config::schema::Store;
+use crate::domain::StoreMs;
+use crate::gate::store::AdmissionStore;
+use crate::gate::store::redis::{RedisStore, Unfit};
+use crate::gate::store::sqlite::SqliteStore;
+use crate::platform::clock::wall_ms;
+use crate::platform::redis::RedisSettings;
+
+/// A store, and how a gate may use it.
+pub struct OpenStore {
+    /// The store.
+    pub store: Arc<dyn AdmissionStore>,
+    /// Deadline of one call.
+    pub deadline: Duration,
+    /// Attempts that may wait per activity.
+    pub queue: usize,
+}
+
+/// Between two looks at a Redis that could not be reached at the start.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Opens it. A Redis that could lose or misjudge a sale is refused; one that cannot be reached is not, since the shop
+/// behind the gate must not go down with it: it is looked at again until it has been.
+pub async fn open(loaded: &Loaded) -> anyhow::Result<OpenStore> {
+    match &loaded.config.store {
+        Store::Redis { url, username, password, deadline, max_clock_offset, queue } => {
+            let password = match password {
+                Some(source) => Some(loaded.secret(source).context("store.password")?.expose_text()?.to_owned()),
+                None => None,
+            };
+            let settings =
+                RedisSettings { url: url.clone(), username: username.clone(), password, deadline: deadline.0 };
+            let store = Arc::new(RedisStore::new(&settings).context("store.url")?);
+            check(Arc::clone(&store), max_clock_offset.0).await?;
+            Ok(OpenStore { store, deadline: deadline.0, queue: *queue })
+        }
+        Store::Sqlite { path, deadline, queue } => {
+            let path = loaded.resolve(path);
+            let clock = Arc::new(|| StoreMs(wall_ms()));
+            let on_fatal = Box::new(|why: &str| {
+                // Whether the last transaction stands is not known; the next start reads the truth from the file.
+                tracing::error!(why, "the embedded store failed: ending the process");
+                std::process::exit(1);
+            });
+            let store = SqliteStore::open(&path, deadline.0, clock, on_fatal).context("store.path")?;
+            Ok(OpenStore { store: Arc::new(store), deadline: deadline.0, queue: *queue })
+        }
+    }
+}
+
+async fn check(store: Arc<RedisStore>, max_clock_offset: Duration) -> anyhow::Result<()> {
+    match store.check_server(max_clock_offset).await {
+        Ok(facts) => {
+            let offset_ms = facts.clock_offset.as_millis();
+            tracing::info!(version = facts.version, offset_ms, "admission store on Redis");
+            Ok(())
+        }
+        Err(Unfit::Server(why)) => bail!("the admission store is not fit for a sale: {why}"),
+        Err(Unfit::NoAnswer(why)) => {
+            tracing::error!(%why, "the admission store does not answer; nothing is sold until it does");
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                    match store.check_server(max_clock_offset).await {
+                        Ok(facts) => {
+                            tracing::info!(version = facts.version, "the admission store answers now");
+                            return;
+                        }
+                        Err(Unfit::Server(why)) => {
+                            tracing::error!(why, "the admission store is not fit for a sale: ending the process");
+                            std::process::exit(1);
+                        }
+                        Err(Unfit::NoAnswer(_)) => {}
+                    }
+                }
+            });
+            Ok(())
+        }
+    }
+}
