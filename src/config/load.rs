@@ -240,3 +240,23 @@ impl Reader<'_> {
         self.section(pointer)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::StoreMs;
+
+    #[test]
+    fn the_store_is_told_the_terms_of_the_file() {
+        let source = include_str!("../../conf/minimal.yaml");
+        let loaded = read(Path::new("conf/minimal.yaml"), source, Some("gate-7"), Depth::File).unwrap();
+        assert_eq!(loaded.config.gate.id.as_str(), "gate-7");
+        assert_eq!(loaded.resolve(Path::new("store.db")), Path::new("conf/store.db"));
+        let (id, activity) = loaded.config.activities.first_key_value().unwrap();
+        let terms = terms(activity, id, Epoch(3));
+        assert_eq!((id.as_str(), terms.epoch), ("first-sale", Epoch(3)));
+        assert_eq!((terms.starts_at, terms.ends_at), (StoreMs(1_797_076_800_000), StoreMs(1_797_084_000_000)));
+        assert_eq!(terms.skus, [("phone".parse().unwrap(), 500)]);
+        assert_eq!((terms.per_user_limit, terms.retention.as_secs()), (1, 7 * 86_400));
+    }
+}

@@ -375,4 +375,31 @@ proptest! {
             prop_assert!(!faults.draw(false).is_empty() && faults.to_json()["faults"].is_array());
         }
     }
+    /// Whatever the schema takes, the types take: no value is refused only by the typed read, in serde's words.
+    #[test]
+    fn schema_and_types_agree_on_every_value(
+        production in any::<bool>(),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0..22_usize), 1..4),
+    ) {
+        let name = if production { "conf/production.yaml" } else { "conf/minimal.yaml" };
+        let source = std::fs::read_to_string(root().join(name)).unwrap();
+        let mut lines: Vec<String> =
+            source.lines().filter(|line| !line.trim().starts_with('#')).map(str::to_owned).collect();
+        let values = [
+            "0", "-1", "1.5", "1e3", "1e30", "4294967296", "99999999999999999999", "true", "null", "''", "[]", "{}", "text",
+            "10000d", "18446744073709551615d", "1/s", "4294967296/s", "9KiB", "'5'", "[0]", "{ kind: sqlite, path: x }", "redis",
+        ];
+        for (place, value) in edits {
+            let line = place.get(&lines).clone();
+            if let Some((key, _)) = line.split_once(": ") {
+                let changed = format!("{key}: {}", values[value]);
+                lines.iter_mut().filter(|other| **other == line).for_each(|other| other.clone_from(&changed));
+            }
+        }
+        let source = lines.join("\n");
+        if let Err(faults) = read(Path::new("mutated.yaml"), &source, None, Depth::File) {
+            let told = faults.to_string();
+            prop_assert!(!told.is_empty() && !told.contains("does not fit"), "{told}\n{source}");
+        }
+    }
 }

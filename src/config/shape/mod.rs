@@ -28,9 +28,10 @@ pub fn json_schema() -> &'static Value {
     &SCHEMA
 }
 
-/// schemars bounds only the small integer types; the typed read bounds all of them.
+/// schemars bounds only the small integer types, the typed read all of them. No count of ours needs more than 32 bits.
 fn bound_integers(schema: &mut schemars::Schema) {
-    if schema.get("format").and_then(Value::as_str) == Some("uint32") && schema.get("maximum").is_none() {
+    let unsigned = matches!(schema.get("format").and_then(Value::as_str), Some("uint32" | "uint64" | "uint"));
+    if unsigned && schema.get("maximum").is_none() {
         schema.insert("maximum".into(), u32::MAX.into());
     }
 }
