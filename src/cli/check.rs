@@ -6,13 +6,16 @@ use serde_json::json;
 
 use super::{ConfigArgs, Outcome, draw, exit, print};
 use crate::config::schema::{Config, Ledger, OrdersKind, Queue, Store};
-use crate::config::{self, Loaded};
+use crate::config::{self, Loaded, Scope};
 
 /// Flags of `check`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     config: ConfigArgs,
+    /// Read only the secrets, keys and pages that this process needs
+    #[arg(long = "for", value_name = "PROCESS", value_enum, default_value_t)]
+    process: Process,
     /// Do not read the secrets, keys and pages that the file names (for machines that do not hold them)
     #[arg(long)]
     file_only: bool,
@@ -21,10 +24,28 @@ pub struct Args {
     json: bool,
 }
 
+/// Whose view a check takes.
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Process {
+    /// Everything that the file names
+    #[default]
+    All,
+    /// `serve`
+    Gate,
+    /// `orders`
+    OrderService,
+}
+
 /// Exit 0 and a summary, or 2 and all faults.
 pub fn run(args: Args) -> Outcome {
-    let check = if args.file_only { config::load_as } else { config::check };
-    match check(&args.config.config, args.config.gate.as_deref()) {
+    let (path, gate) = (&args.config.config, args.config.gate.as_deref());
+    let scope = match args.process {
+        Process::All => Scope::Everything,
+        Process::Gate => Scope::Gate,
+        Process::OrderService => Scope::OrderService,
+    };
+    let checked = if args.file_only { config::load_as(path, gate) } else { config::check(path, gate, scope) };
+    match checked {
         Ok(loaded) if args.json => {
             print(json!({ "file": loaded.path.display().to_string(), "faults": [] }))?;
             Ok(exit::DONE)

@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{Faults, Loaded};
+use crate::config::{Faults, Loaded, Scope};
 
 /// Exit codes, the same for every command.
 pub mod exit {
@@ -151,11 +151,20 @@ pub struct ConfigArgs {
 impl ConfigArgs {
     /// Loads the file; all faults are drawn on standard error, and the exit code is the error.
     pub fn load(&self) -> Result<Loaded, u8> {
-        crate::config::load_as(&self.config, self.gate.as_deref()).map_err(|faults| {
-            draw(&faults);
-            exit::USAGE
-        })
+        drawn(crate::config::load_as(&self.config, self.gate.as_deref()))
     }
+
+    /// Like [`ConfigArgs::load`], and also looks at the secrets, keys and pages that this process needs.
+    pub fn load_for(&self, scope: Scope) -> Result<Loaded, u8> {
+        drawn(crate::config::check(&self.config, self.gate.as_deref(), scope))
+    }
+}
+
+fn drawn(loaded: Result<Loaded, Faults>) -> Result<Loaded, u8> {
+    loaded.map_err(|faults| {
+        draw(&faults);
+        exit::USAGE
+    })
 }
 
 /// Draws faults on standard error, in colours on a terminal.

@@ -27,18 +27,21 @@ pub struct Fault {
 impl Fault {
     /// A fault at these bytes of `source`.
     pub(super) fn new(source: &str, range: Range<usize>, problem: Problem) -> Fault {
-        let (line, column) = Fault::place(source, range.start);
+        let (line, column) = place(source, &line_starts(source), range.start);
         Fault { line, column, problem, range }
     }
+}
 
-    /// Line and column of a byte, both from 1.
-    pub(super) fn place(source: &str, byte: usize) -> (usize, usize) {
-        let before = source.get(..byte).unwrap_or(source);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        // A byte order mark takes no column.
-        let columns = before[line_start..].trim_start_matches('\u{feff}').chars().count();
-        (before.matches('\n').count() + 1, columns + 1)
-    }
+fn line_starts(source: &str) -> Vec<usize> {
+    std::iter::once(0).chain(source.match_indices('\n').map(|(newline, _)| newline + 1)).collect()
+}
+
+/// Line and column of a byte, both from 1.
+fn place(source: &str, line_starts: &[usize], byte: usize) -> (usize, usize) {
+    let line = line_starts.partition_point(|start| *start <= byte).max(1);
+    let before = line_starts.get(line - 1).and_then(|start| source.get(*start..byte)).unwrap_or_default();
+    // A byte order mark takes no column.
+    (line, before.trim_start_matches('\u{feff}').chars().count() + 1)
 }
 
 impl fmt::Display for Fault {
@@ -53,6 +56,7 @@ impl fmt::Display for Fault {
 pub struct Faults {
     file: PathBuf,
     source: String,
+    line_starts: Vec<usize>,
     faults: Vec<Fault>,
     /// Bytes of the source that may be secrets, and are never drawn.
     hidden: Vec<Range<usize>>,
@@ -61,7 +65,13 @@ pub struct Faults {
 impl Faults {
     /// No faults yet of this file.
     pub(super) fn of(file: &Path, source: &str) -> Faults {
-        Faults { file: file.to_owned(), source: source.to_owned(), faults: Vec::new(), hidden: Vec::new() }
+        Faults {
+            file: file.to_owned(),
+            source: source.to_owned(),
+            line_starts: line_starts(source),
+            faults: Vec::new(),
+            hidden: Vec::new(),
+        }
     }
 
     pub(super) fn push(&mut self, fault: Fault) {
@@ -70,7 +80,13 @@ impl Faults {
 
     /// Adds a fault at these bytes.
     pub(super) fn at(&mut self, range: Range<usize>, problem: Problem) {
-        self.faults.push(Fault::new(&self.source, range, problem));
+        let (line, column) = self.place(range.start);
+        self.faults.push(Fault { line, column, problem, range });
+    }
+
+    /// Line and column of a byte, both from 1.
+    pub(super) fn place(&self, byte: usize) -> (usize, usize) {
+        place(&self.source, &self.line_starts, byte)
     }
 
     /// These bytes may be a secret.

@@ -49,9 +49,21 @@ pub fn load_as(path: &Path, gate: Option<&str>) -> Result<Loaded, Faults> {
     read(path, &text_of(path)?, gate, Depth::File)
 }
 
-/// Like [`load_as`], and also resolves every secret, key, page and directory that the file names.
-pub fn check(path: &Path, gate: Option<&str>) -> Result<Loaded, Faults> {
-    read(path, &text_of(path)?, gate, Depth::Outside)
+/// Like [`load_as`], and also resolves the secrets, keys, pages and directories that the file names, as far as `scope`
+/// needs them: what a process should call at its start, and `check` for a person.
+pub fn check(path: &Path, gate: Option<&str>, scope: Scope) -> Result<Loaded, Faults> {
+    read(path, &text_of(path)?, gate, Depth::Outside(scope))
+}
+
+/// For whom the things outside the file must be there. Each process may hold only its own secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// All of them.
+    Everything,
+    /// What the gate needs.
+    Gate,
+    /// What our order service needs.
+    OrderService,
 }
 
 /// How far a check goes.
@@ -60,7 +72,7 @@ pub enum Depth {
     /// Only what stands in the file: a pure function of its text.
     File,
     /// Also what the file points at.
-    Outside,
+    Outside(Scope),
 }
 
 /// What an activity is to the store, under this epoch.
@@ -112,8 +124,8 @@ pub fn read(path: &Path, source: &str, gate: Option<&str>, depth: Depth) -> Resu
     let mut parts = Parts::of(&shaped, &tree, &mut faults);
     let mut report = Report { tree: &tree, faults: &mut faults };
     sense::check(&parts, gate, &mut report);
-    if depth == Depth::Outside {
-        outside::check(&parts, &base, &mut report);
+    if let Depth::Outside(scope) = depth {
+        outside::check(&parts, &base, scope, &mut report);
     }
     faults.into_result()?;
     if let (Some(gate), Some(own)) = (gate.and_then(|name| GateId::new(name).ok()), parts.gate.as_mut()) {
@@ -226,5 +238,25 @@ impl Reader<'_> {
             return Some(absent());
         }
         self.section(pointer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::StoreMs;
+
+    #[test]
+    fn the_store_is_told_the_terms_of_the_file() {
+        let source = include_str!("../../conf/minimal.yaml");
+        let loaded = read(Path::new("conf/minimal.yaml"), source, Some("gate-7"), Depth::File).unwrap();
+        assert_eq!(loaded.config.gate.id.as_str(), "gate-7");
+        assert_eq!(loaded.resolve(Path::new("store.db")), Path::new("conf/store.db"));
+        let (id, activity) = loaded.config.activities.first_key_value().unwrap();
+        let terms = terms(activity, id, Epoch(3));
+        assert_eq!((id.as_str(), terms.epoch), ("first-sale", Epoch(3)));
+        assert_eq!((terms.starts_at, terms.ends_at), (StoreMs(1_797_076_800_000), StoreMs(1_797_084_000_000)));
+        assert_eq!(terms.skus, [("phone".parse().unwrap(), 500)]);
+        assert_eq!((terms.per_user_limit, terms.retention.as_secs()), (1, 7 * 86_400));
     }
 }

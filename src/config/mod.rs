@@ -18,7 +18,7 @@ mod shape;
 pub mod yaml;
 
 pub use fault::{Fault, Faults};
-pub use load::{Loaded, check, load, load_as, terms};
+pub use load::{Loaded, Scope, check, load, load_as, terms};
 pub use schema::Config;
 pub use secret::{Secret, SecretError};
 pub use shape::json_schema;

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::DecodingKey;
 
-use super::load::{Parts, Report};
+use super::load::{Parts, Report, Scope};
 use super::problem::Problem;
 use super::scalars::SecretSource;
 use super::schema::{Ledger, OrderService, Orders, Queue, Store, UserAlgorithm, UserKey};
@@ -16,39 +16,26 @@ use super::secret::Secret;
 /// Shorter secrets can be guessed offline from one signature.
 const MIN_SECRET_BYTES: usize = 32;
 
-/// Reports every fault outside the file, for the sections that could be read.
-pub fn check(parts: &Parts, base: &Path, report: &mut Report<'_>) {
+/// Reports every fault outside the file that `scope` would meet, in the sections that could be read.
+pub fn check(parts: &Parts, base: &Path, scope: Scope, report: &mut Report<'_>) {
     let mut world = World { base, report };
-    if let Some(gate) = &parts.gate {
-        let admin = world.secret(&gate.admin_token, "/gate/admin_token");
-        let reading = gate.admin_read_token.as_ref().and_then(|s| world.secret(s, "/gate/admin_read_token"));
-        if reading.is_some() && reading == admin && gate.admin_read_token.as_ref() != Some(&gate.admin_token) {
-            world.report.at("/gate/admin_read_token", Problem::AdminTokensEqual);
-        }
+    let mut gates_half = TicketParties::default();
+    if scope != Scope::OrderService {
+        world.gate(parts);
+        gates_half = world.delivery(parts.orders.as_ref());
     }
-    world.stores(parts);
-    if let Some(identity) = &parts.identity {
-        for (index, key) in identity.keys.iter().enumerate() {
-            world.user_key(key, &format!("/identity/keys/{index}/key"));
-        }
-        world.long_secret(&identity.device_secret, "HS256", "/identity/device_secret");
-        if let Some(source) = &identity.signing_key {
-            world.secret(source, "/identity/signing_key");
-        }
+    if scope != Scope::Gate
+        && let Some(Some(service)) = &parts.order_service
+    {
+        world.order_service(service, &gates_half);
     }
-    for (index, key) in parts.tokens.iter().flat_map(|tokens| &tokens.keys).enumerate() {
-        world.long_secret(&key.key, "HS256", &format!("/tokens/keys/{index}/key"));
-    }
-    world.orders(parts.orders.as_ref(), parts.order_service.as_ref().and_then(Option::as_ref));
-    for (id, activity) in &parts.activities {
-        if let Some(page) = &activity.page {
-            let path = base.join(page);
-            if std::fs::File::open(path.join("index.html")).is_err() {
-                let problem = Problem::NoPage { path: path.display().to_string() };
-                world.report.at(&format!("/activities/{id}/page"), problem);
-            }
-        }
-    }
+}
+
+/// What gate and order service must share.
+#[derive(Default)]
+struct TicketParties {
+    api_token: Option<Secret>,
+    ticket_public_key: Option<Vec<u8>>,
 }
 
 struct World<'a, 'r> {
@@ -57,6 +44,41 @@ struct World<'a, 'r> {
 }
 
 impl World<'_, '_> {
+    fn gate(&mut self, parts: &Parts) {
+        if let Some(gate) = &parts.gate {
+            let admin = self.secret(&gate.admin_token, "/gate/admin_token");
+            let reading = gate.admin_read_token.as_ref().and_then(|s| self.secret(s, "/gate/admin_read_token"));
+            if reading.is_some() && reading == admin && gate.admin_read_token.as_ref() != Some(&gate.admin_token) {
+                self.report.at("/gate/admin_read_token", Problem::AdminTokensEqual);
+            }
+        }
+        match &parts.store {
+            Some(Store::Redis { password: Some(password), .. }) => drop(self.secret(password, "/store/password")),
+            Some(Store::Sqlite { path, .. }) => self.folder_of(path, "/store/path"),
+            _ => {}
+        }
+        if let Some(identity) = &parts.identity {
+            for (index, key) in identity.keys.iter().enumerate() {
+                self.user_key(key, &format!("/identity/keys/{index}/key"));
+            }
+            self.long_secret(&identity.device_secret, "HS256", "/identity/device_secret");
+            if let Some(source) = &identity.signing_key {
+                self.secret(source, "/identity/signing_key");
+            }
+        }
+        for (index, key) in parts.tokens.iter().flat_map(|tokens| &tokens.keys).enumerate() {
+            self.long_secret(&key.key, "HS256", &format!("/tokens/keys/{index}/key"));
+        }
+        for (id, activity) in &parts.activities {
+            let Some(page) = &activity.page else { continue };
+            let path = self.base.join(page);
+            if std::fs::File::open(path.join("index.html")).is_err() {
+                let problem = Problem::NoPage { path: path.display().to_string() };
+                self.report.at(&format!("/activities/{id}/page"), problem);
+            }
+        }
+    }
+
     fn secret(&mut self, source: &SecretSource, pointer: &str) -> Option<Secret> {
         source.resolve(self.base).map_err(|error| self.report.at(pointer, Problem::Secret(error))).ok()
     }
@@ -84,29 +106,6 @@ impl World<'_, '_> {
         }
     }
 
-    fn stores(&mut self, parts: &Parts) {
-        match &parts.store {
-            Some(Store::Redis { password: Some(password), .. }) => drop(self.secret(password, "/store/password")),
-            Some(Store::Sqlite { path, .. }) => self.folder_of(path, "/store/path"),
-            _ => {}
-        }
-        let Some(Some(service)) = &parts.order_service else { return };
-        match &service.queue {
-            Queue::Redis { password: Some(password), .. } => {
-                self.secret(password, "/order_service/queue/password");
-            }
-            Queue::Sqlite { path } => self.folder_of(path, "/order_service/queue/path"),
-            _ => {}
-        }
-        match &service.ledger {
-            Ledger::Mysql { password: Some(password), .. } => {
-                self.secret(password, "/order_service/ledger/password");
-            }
-            Ledger::Sqlite { path } => self.folder_of(path, "/order_service/ledger/path"),
-            _ => {}
-        }
-    }
-
     fn folder_of(&mut self, path: &Path, pointer: &str) {
         let file = self.base.join(path);
         let Some(folder) = file.parent() else { return };
@@ -115,15 +114,32 @@ impl World<'_, '_> {
         }
     }
 
-    fn orders(&mut self, orders: Option<&Orders>, service: Option<&OrderService>) {
-        let private = orders.and_then(|orders| self.ticket_key(&orders.ticket_key, "/orders/ticket_key"));
-        let token = orders
-            .and_then(|orders| orders.api_token.as_ref())
-            .and_then(|source| self.secret(source, "/orders/api_token"));
-        let Some(service) = service else { return };
-        let service_token = self.secret(&service.api_token, "/order_service/api_token");
-        if let (Some(ours), Some(theirs)) = (token, service_token)
-            && ours != theirs
+    fn delivery(&mut self, orders: Option<&Orders>) -> TicketParties {
+        let Some(orders) = orders else { return TicketParties::default() };
+        TicketParties {
+            api_token: orders.api_token.as_ref().and_then(|source| self.secret(source, "/orders/api_token")),
+            ticket_public_key: self.ticket_key(&orders.ticket_key, "/orders/ticket_key"),
+        }
+    }
+
+    fn order_service(&mut self, service: &OrderService, gates_half: &TicketParties) {
+        match &service.queue {
+            Queue::Redis { password: Some(password), .. } => {
+                drop(self.secret(password, "/order_service/queue/password"))
+            }
+            Queue::Sqlite { path } => self.folder_of(path, "/order_service/queue/path"),
+            _ => {}
+        }
+        match &service.ledger {
+            Ledger::Mysql { password: Some(password), .. } => {
+                drop(self.secret(password, "/order_service/ledger/password"));
+            }
+            Ledger::Sqlite { path } => self.folder_of(path, "/order_service/ledger/path"),
+            _ => {}
+        }
+        let token = self.secret(&service.api_token, "/order_service/api_token");
+        if let (Some(ours), Some(gates)) = (&token, &gates_half.api_token)
+            && ours != gates
         {
             self.report.at("/order_service/api_token", Problem::ApiTokensDiffer);
         }
@@ -132,7 +148,7 @@ impl World<'_, '_> {
         match secret.expose_text().ok().and_then(|text| der(text, "PUBLIC KEY")) {
             // An Ed25519 public key ends with its 32 bytes.
             Some(public) if DecodingKey::from_ed_pem(secret.expose()).is_ok() => {
-                if private.is_some_and(|private| !public.ends_with(&private)) {
+                if gates_half.ticket_public_key.as_ref().is_some_and(|gates| !public.ends_with(gates)) {
                     self.report.at(pointer, Problem::KeysDiffer);
                 }
             }

@@ -37,6 +37,8 @@ pub enum Problem {
     Misspelt { key: String, guess: String },
     #[error("unknown key `{key}`; keys here are {known}")]
     UnknownKey { key: String, known: String },
+    #[error("merge key `<<` is not part of YAML 1.2; write the keys out, or use an alias for the whole value")]
+    MergeKey,
     #[error("key `{key}` is missing; add {hint}")]
     MissingKey { key: String, hint: String },
     #[error("expected {expected}, found {found}; write {instead}")]
@@ -95,6 +97,10 @@ pub enum Problem {
     UserInUrl { instead: &'static str },
     #[error("this url must end after its host and port; remove `{rest}`")]
     UrlWithRest { rest: String },
+    #[error("this url must end with its path; remove `{rest}`")]
+    UrlWithQuery { rest: String },
+    #[error("paths are put behind this url; remove the slash at its end")]
+    UrlEndsWithSlash,
 
     // ----------------------------------------------------------------------------- identity and tokens
     #[error("key id `{kid}` is used twice; give each key its own `kid`")]

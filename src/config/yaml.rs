@@ -239,7 +239,7 @@ impl Builder<'_> {
                 (None, None) => return Err(self.fail(node.range, Problem::KeyNotText)),
                 (Some((key, key_range)), _) => {
                     if let Some(&first) = starts.get(&key) {
-                        let (first_line, _) = Fault::place(self.source, first);
+                        let (first_line, _) = faults.place(first);
                         faults.at(key_range, Problem::DuplicateKey { key, first_line });
                     } else {
                         starts.insert(key.clone(), key_range.start);

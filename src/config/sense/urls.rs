@@ -51,13 +51,12 @@ pub(super) fn http(text: &str, kind: &Http, pointer: &str, report: &mut Report<'
         (None, None) if !kind.path && url.path() != "/" => Some(url.path().to_owned()),
         (None, None) => None,
     };
-    if let Some(rest) = rest {
-        let problem = if kind.path {
-            Problem::Malformed(format!("remove `{rest}` from this url"))
-        } else {
-            Problem::UrlWithRest { rest }
-        };
-        report.at(pointer, problem);
+    match rest {
+        Some(rest) if kind.path => report.at(pointer, Problem::UrlWithQuery { rest }),
+        Some(rest) => report.at(pointer, Problem::UrlWithRest { rest }),
+        // `/{request_id}/void` is put behind it.
+        None if kind.path && text.ends_with('/') => report.at(pointer, Problem::UrlEndsWithSlash),
+        None => {}
     }
 }
 

@@ -1,5 +1,8 @@
 //! Faults of shape: the file compared with the schema, every difference at its own place.
 
+mod formats;
+mod words;
+
 use std::sync::LazyLock;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
@@ -8,43 +11,12 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use serde_json::Value;
 
+use self::formats::FORMATS;
+use self::words::{hint, list, names_a_secret, shown, unknown_key, wrong_type};
 use super::fault::Faults;
 use super::problem::Problem;
-use super::scalars::{ByteSize, Moment, Rate, Span};
 use super::schema::Config;
 use super::yaml::Node;
-
-/// A text form that the schema names as `format`; the error says what to write.
-type Format = (&'static str, fn(&str) -> Result<(), String>);
-
-/// The text forms of [`super::scalars`] and of the network types. Their own parsers are the check, so that schema and
-/// typed read cannot disagree.
-const FORMATS: [Format; 7] = [
-    ("span", |text| text.parse::<Span>().map(drop)),
-    ("rate", |text| text.parse::<Rate>().map(drop)),
-    ("byte-size", |text| text.parse::<ByteSize>().map(drop)),
-    ("date-time", |text| text.parse::<Moment>().map(drop)),
-    ("socket-address", |text| {
-        let instead =
-            || format!("`{text}` is no listener; write address and port like `127.0.0.1:8080` or `[::]:8080`");
-        text.parse::<std::net::SocketAddr>().map(drop).map_err(|_| instead())
-    }),
-    ("environment-variable", |text| {
-        // Not repeated: it may be the secret itself.
-        let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-        let valid = text.bytes().all(good) && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-        if valid {
-            Ok(())
-        } else {
-            Err("is no name of an environment variable; write one like `SECKILL_ADMIN_TOKEN`".into())
-        }
-    }),
-    ("cidr", |text| {
-        let instead =
-            || format!("`{text}` is no CIDR block; write one like `10.0.0.0/8`, `192.0.2.7/32` or `fd00::/8`");
-        text.parse::<ipnet::IpNet>().map(drop).map_err(|_| instead())
-    }),
-];
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let settings = SchemaSettings::draft07().with_transform(RecursiveTransform(bound_integers));
@@ -56,9 +28,10 @@ pub fn json_schema() -> &'static Value {
     &SCHEMA
 }
 
-/// schemars bounds only the small integer types; the typed read bounds all of them.
+/// schemars bounds only the small integer types, the typed read all of them. No count of ours needs more than 32 bits.
 fn bound_integers(schema: &mut schemars::Schema) {
-    if schema.get("format").and_then(Value::as_str) == Some("uint32") && schema.get("maximum").is_none() {
+    let unsigned = matches!(schema.get("format").and_then(Value::as_str), Some("uint32" | "uint64" | "uint"));
+    if unsigned && schema.get("maximum").is_none() {
         schema.insert("maximum".into(), u32::MAX.into());
     }
 }
@@ -104,7 +77,7 @@ pub fn check(tree: &Node, faults: &mut Faults) -> Shaped {
     let mut value = value;
     for (pointer, key) in unknown {
         if let Some(mapping) = value.pointer_mut(&pointer).and_then(Value::as_object_mut) {
-            mapping.shift_remove(&key);
+            mapping.swap_remove(&key);
         }
     }
     Shaped { value, faulty }
@@ -276,14 +249,6 @@ fn is_secret(schema: Option<&Value>) -> bool {
     schema.is_some_and(|s| s.pointer("/properties/env").is_some() && s.pointer("/properties/file").is_some())
 }
 
-/// Whether the value of a misspelt key may be a secret, so that it is not drawn.
-fn names_a_secret(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    ["secret", "token", "pass", "pwd", "key"]
-        .iter()
-        .any(|part| key.contains(part) || strsim::jaro_winkler(&key, part) > 0.8)
-}
-
 fn secret_problem(error: &ValidationError<'_>) -> Problem {
     match error.kind() {
         Kind::Type { .. } if !error.instance().is_null() => Problem::InlineSecret,
@@ -300,77 +265,8 @@ fn keys_of(schema: Option<&Value>) -> Vec<String> {
     properties.map(|p| p.keys().cloned().collect()).unwrap_or_default()
 }
 
-fn unknown_key(key: &str, known: &[String]) -> Problem {
-    let close = |candidate: &&String| strsim::jaro_winkler(key, candidate) > 0.8;
-    let score = |name: &String| strsim::jaro_winkler(key, name);
-    match known.iter().filter(close).max_by(|a, b| score(a).total_cmp(&score(b))) {
-        Some(guess) => Problem::Misspelt { key: key.into(), guess: guess.clone() },
-        None => Problem::UnknownKey { key: key.into(), known: known.join(", ") },
-    }
-}
-
-/// What to add for a missing key, by its schema.
-fn hint(key: &str, schema: Option<&'static Value>) -> String {
-    let schema = schema.map(followed);
-    let Some(schema) = schema else { return format!("`{key}: ...`") };
-    if is_secret(Some(schema)) {
-        return format!("`{key}: {{ env: NAME }}` or `{key}: {{ file: PATH }}`");
-    }
-    if let Some(example) = schema.pointer("/examples/0").and_then(Value::as_str) {
-        return format!("`{key}: {example}`");
-    }
-    match schema.get("type").and_then(Value::as_str) {
-        Some("object") => format!("`{key}:` with its keys below"),
-        Some("array") => format!("`{key}:` with `- item` lines below"),
-        Some("integer") => format!("`{key}: NUMBER`"),
-        _ if schema.get("oneOf").is_some() => format!("`{key}:` with `kind: ...` and its keys below"),
-        _ => format!("`{key}: TEXT`"),
-    }
-}
-
 /// The schema behind a `$ref`, alone or wrapped in `allOf` to carry a description.
 pub(super) fn followed(schema: &'static Value) -> &'static Value {
     let reference = schema.get("$ref").or_else(|| schema.pointer("/allOf/0/$ref")).and_then(Value::as_str);
     reference.and_then(|r| json_schema().pointer(r.trim_start_matches('#'))).unwrap_or(schema)
-}
-
-fn wrong_type(kind: &TypeKind, instance: &Value, schema: Option<&Value>) -> Problem {
-    let wanted: Vec<String> = match kind {
-        TypeKind::Single(one) => vec![one.to_string()],
-        TypeKind::Multiple(set) => set.iter().map(|one| one.to_string()).filter(|name| name != "null").collect(),
-    };
-    let name = wanted.first().map(String::as_str).unwrap_or_default();
-    let example = schema.and_then(|s| s.pointer("/examples/0")).and_then(Value::as_str);
-    let (expected, instead) = match (name, instance) {
-        ("string", _) if example.is_some() => ("text", format!("one like `{}`", example.unwrap_or_default())),
-        ("string", Value::Number(_) | Value::Bool(_)) => ("text", format!("it in quotes: \"{instance}\"")),
-        ("string", _) => ("text", "`key: text`".to_owned()),
-        ("integer", _) => ("a whole number", "digits without quotes, like `5`".to_owned()),
-        ("boolean", _) => ("yes or no", "`true` or `false`".to_owned()),
-        ("array", _) => ("a list", "`- item` lines, or `[item, item]`".to_owned()),
-        ("object", _) => ("a mapping", "`key: value` lines below it".to_owned()),
-        ("null", _) => ("nothing", "`null`".to_owned()),
-        (other, _) => (other, format!("a {other}")),
-    };
-    let found = match instance {
-        Value::Null => "nothing",
-        Value::Bool(_) => "true or false",
-        Value::Number(number) if number.is_f64() => "a fraction",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a mapping",
-    };
-    Problem::WrongType { expected: expected.into(), found, instead }
-}
-
-fn list<'v>(values: impl IntoIterator<Item = &'v Value>) -> String {
-    values.into_iter().map(|value| format!("`{}`", shown(value))).collect::<Vec<_>>().join(" or ")
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.chars().take(80).collect(),
-        other => other.to_string().chars().take(80).collect(),
-    }
 }
