@@ -118,17 +118,14 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     let violations = audit::judge(&facts, &funnel, &expected);
 
     if args.json {
-        let mut report = json!({
+        let report = json!({
             "activity": args.activity, "stock": args.stock, "sold": facts.ledger.sold,
             "orders": facts.ledger.standing().count(), "distinct_users": facts.ledger.distinct_users(),
             "attempts": funnel.attempts.sent, "violations": violations.len(), "violated": violations,
             "store": { "total": facts.store.total, "left": facts.store.left, "returning": facts.store.returning,
                        "withheld": facts.store.withheld, "wins": facts.store.wins.len(), "outbox": facts.store.due },
-            "crowd_seconds": crowd_seconds, "settle_seconds": settle_seconds,
+            "crowd_seconds": crowd_seconds, "settle_seconds": settle_seconds, "funnel": funnel.json(by_store),
         });
-        if let (Some(report), serde_json::Value::Object(funnel)) = (report.as_object_mut(), funnel.json(by_store)) {
-            report.extend(funnel);
-        }
         println!("{report}");
     } else {
         println!("\n{}", funnel.table(by_store));
