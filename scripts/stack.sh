@@ -108,6 +108,9 @@ write_config() {
 			cat "${sales[@]}"
 		fi >>"$CONFIG.new"
 	)
+	local faults
+	faults="$("$GATE" check -c "$CONFIG.new" 2>&1)" || die "the configuration has faults:
+$faults"
 	mv "$CONFIG.new" "$CONFIG"
 }
 

@@ -110,7 +110,8 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     let crowd_seconds = begun.elapsed().as_secs_f64();
     eprintln!("the crowd has left after {crowd_seconds:.1} s; waiting for the bookings");
 
-    let by_store = scrape::sold_out_by_store(&args.metrics, &args.activity).await;
+    let seen = scrape::scrape(&args.metrics, &args.activity).await;
+    let by_store = seen.as_ref().map(|seen| seen.sold_out_by_store);
     let begun = Instant::now();
     let facts = books.settled(Duration::from_secs(args.settle_within_seconds)).await?;
     let settle_seconds = begun.elapsed().as_secs_f64();
@@ -124,13 +125,18 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
             "attempts": funnel.attempts.sent, "violations": violations.len(), "violated": violations,
             "store": { "total": facts.store.total, "left": facts.store.left, "returning": facts.store.returning,
                        "withheld": facts.store.withheld, "wins": facts.store.wins.len(), "outbox": facts.store.due },
-            "crowd_seconds": crowd_seconds, "settle_seconds": settle_seconds, "funnel": funnel.json(by_store),
+            "crowd_seconds": crowd_seconds, "settle_seconds": settle_seconds,
+            "attempts_seen_by_gates": seen.map(|seen| seen.attempts), "funnel": funnel.json(by_store),
         });
         println!("{report}");
     } else {
         println!("\n{}", funnel.table(by_store));
         println!("{}", latencies(&funnel));
         println!("{}", audit::table(&facts, settle_seconds));
+        match seen {
+            Some(seen) => println!("gates    saw {} of {} attempts", seen.attempts, funnel.attempts.sent),
+            None => println!("note: the gates' metrics could not be read, so SOLD_OUT is not told apart"),
+        }
         for violation in &violations {
             println!("WRONG: {violation}");
         }
