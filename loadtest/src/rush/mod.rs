@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use loadtest::crowd::{Crowd, Plan};
+use loadtest::crowd::{Crowd, Plan, descriptor_limit};
 use serde_json::json;
 
 use crate::UserKey;
@@ -94,10 +94,15 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
         before.store.left
     );
 
+    // Some are needed for everything else.
+    let seats = descriptor_limit().map_or(args.concurrency, |limit| args.concurrency.min(limit.saturating_sub(100)));
+    if seats < args.concurrency {
+        eprintln!("note: only {seats} buyers at once, for want of file descriptors (ulimit -n)");
+    }
     let plan = Plan {
         users: args.users,
         attempts_per_user: args.attempts.div_ceil(args.users),
-        concurrency: args.concurrency,
+        concurrency: seats,
         arrive_within: Duration::from_secs(args.arrive_within_seconds),
         give_up_after: Duration::from_secs(args.give_up_after_seconds),
         name: args.activity.clone(),
