@@ -6,7 +6,9 @@ cd "$(dirname "$0")/.."
 
 VERSION=0.20.2
 tool="$ROOT/target/tools/cargo-deny-$VERSION"
-if ! [ -x "$tool/bin/cargo-deny" ]; then
+if command -v cargo-deny >/dev/null 2>&1; then
+	tool="$(dirname "$(dirname "$(command -v cargo-deny)")")"
+elif ! [ -x "$tool/bin/cargo-deny" ]; then
 	say "fetching cargo-deny $VERSION into target/tools"
 	python3 -m venv "$tool"
 	# Prebuilt: compiling it takes three minutes.

@@ -108,6 +108,9 @@ write_config() {
 			cat "${sales[@]}"
 		fi >>"$CONFIG.new"
 	)
+	local faults
+	faults="$("$GATE" check -c "$CONFIG.new" 2>&1)" || die "the configuration has faults:
+$faults"
 	mv "$CONFIG.new" "$CONFIG"
 }
 
@@ -131,20 +134,17 @@ add_sale() {
 	newest_sales | sed 's|.*/||; s|\.yaml$||' >"$DATA/sales.txt"
 }
 
-# redis_conf NAME PORT PASSWORD_FILE FSYNC: prints a configuration. The password stands in it and not on the command line, which
-# everybody on the machine can read.
+# redis_conf NAME PORT PASSWORD_FILE FSYNC: prints a configuration, conf/redis-NAME.conf with what is this machine's. The
+# password stands in it and not on the command line, which everybody on the machine can read.
 redis_conf() {
 	cat <<-CONF
+		include "$ROOT/conf/redis-$1.conf"
 		bind 127.0.0.1
 		port $2
 		requirepass $(secret "$3")
-		dir $DATA/$1
-		save ""
-		appendonly yes
+		dir "$DATA/$1"
 		appendfsync $4
 		maxmemory 512mb
-		maxmemory-policy noeviction
-		maxclients 1000
 	CONF
 }
 

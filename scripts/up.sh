@@ -13,8 +13,9 @@ for binary in "$GATE" "$LOADTEST"; do [ -x "$binary" ] || die "$binary is missin
 mkdir -p "$DATA"
 make_secrets
 # The number of gates divides the limits, so a stack of another size is another configuration: its gates and order
-# services start anew. The servers below them go on.
-if [ "$(cat "$DATA/gates" "$DATA/orders" 2>/dev/null | paste -sd' ')" != "$GATES $ORDERS" ]; then
+# services start anew, as they do with a newer binary. The servers below them go on.
+if [ "$(cat "$DATA/gates" "$DATA/orders" 2>/dev/null | paste -sd' ')" != "$GATES $ORDERS" ] ||
+	[ "$GATE" -nt "$DATA/gate-1/pid" ]; then
 	stop_all_of gate 30
 	stop_all_of orders 30
 fi

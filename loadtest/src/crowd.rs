@@ -83,6 +83,17 @@ impl Plan {
     }
 }
 
+/// How many files this process may hold open (its soft limit), where the system tells. Each connected buyer takes one,
+/// and two if the gate runs in the same process: bound [`Plan::concurrency`] by it.
+pub fn descriptor_limit() -> Option<usize> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(usize::MAX),
+        number => number.parse().ok(),
+    }
+}
+
 /// What all buyers share.
 pub(crate) struct World {
     pub(crate) plan: Plan,

@@ -222,7 +222,7 @@ impl Funnel {
     /// One line on how it stands.
     pub fn line(&self) -> String {
         let attempts = &self.attempts;
-        let told = self.wins.len();
+        let told = attempts.count(outcome::WON) + attempts.count(outcome::QUEUED);
         let failed: u64 = attempts.failures.values().sum();
         let p99 = attempts.latency.quantile(0.99).unwrap_or_default();
         format!(

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use loadtest::crowd::{Crowd, Plan};
+use loadtest::crowd::{Crowd, Plan, descriptor_limit};
 use loadtest::funnel::{Funnel, outcome};
 use loadtest::http::Failure;
 use loadtest::signer::Signer;
@@ -249,6 +249,13 @@ async fn a_queued_win_is_awaited_and_then_told() {
     assert_eq!(funnel.results.count("accepted"), 10);
     assert!(funnel.wins.len() == 10 && funnel.wins.iter().all(|win| win.accepted), "{:?}", funnel.wins);
     assert_eq!(funnel.broken_count, 0, "{:?}", funnel.broken);
+}
+
+#[test]
+fn the_limit_of_descriptors_is_the_shells() {
+    let told = std::process::Command::new("sh").args(["-c", "ulimit -n"]).output().unwrap().stdout;
+    let told = String::from_utf8(told).unwrap().trim().parse().unwrap_or(usize::MAX);
+    assert_eq!(descriptor_limit(), Some(told));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use loadtest::crowd::{Crowd, Plan};
+use loadtest::crowd::{Crowd, Plan, descriptor_limit};
 use serde_json::json;
 
 use crate::UserKey;
@@ -94,10 +94,15 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
         before.store.left
     );
 
+    // Some are needed for everything else.
+    let seats = descriptor_limit().map_or(args.concurrency, |limit| args.concurrency.min(limit.saturating_sub(100)));
+    if seats < args.concurrency {
+        eprintln!("note: only {seats} buyers at once, for want of file descriptors (ulimit -n)");
+    }
     let plan = Plan {
         users: args.users,
         attempts_per_user: args.attempts.div_ceil(args.users),
-        concurrency: args.concurrency,
+        concurrency: seats,
         arrive_within: Duration::from_secs(args.arrive_within_seconds),
         give_up_after: Duration::from_secs(args.give_up_after_seconds),
         name: args.activity.clone(),
@@ -110,7 +115,8 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     let crowd_seconds = begun.elapsed().as_secs_f64();
     eprintln!("the crowd has left after {crowd_seconds:.1} s; waiting for the bookings");
 
-    let by_store = scrape::sold_out_by_store(&args.metrics, &args.activity).await;
+    let seen = scrape::scrape(&args.metrics, &args.activity).await;
+    let by_store = seen.as_ref().map(|seen| seen.sold_out_by_store);
     let begun = Instant::now();
     let facts = books.settled(Duration::from_secs(args.settle_within_seconds)).await?;
     let settle_seconds = begun.elapsed().as_secs_f64();
@@ -118,22 +124,24 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     let violations = audit::judge(&facts, &funnel, &expected);
 
     if args.json {
-        let mut report = json!({
+        let report = json!({
             "activity": args.activity, "stock": args.stock, "sold": facts.ledger.sold,
             "orders": facts.ledger.standing().count(), "distinct_users": facts.ledger.distinct_users(),
             "attempts": funnel.attempts.sent, "violations": violations.len(), "violated": violations,
             "store": { "total": facts.store.total, "left": facts.store.left, "returning": facts.store.returning,
                        "withheld": facts.store.withheld, "wins": facts.store.wins.len(), "outbox": facts.store.due },
             "crowd_seconds": crowd_seconds, "settle_seconds": settle_seconds,
+            "attempts_seen_by_gates": seen.map(|seen| seen.attempts), "funnel": funnel.json(by_store),
         });
-        if let (Some(report), serde_json::Value::Object(funnel)) = (report.as_object_mut(), funnel.json(by_store)) {
-            report.extend(funnel);
-        }
         println!("{report}");
     } else {
         println!("\n{}", funnel.table(by_store));
         println!("{}", latencies(&funnel));
         println!("{}", audit::table(&facts, settle_seconds));
+        match seen {
+            Some(seen) => println!("gates    saw {} of {} attempts", seen.attempts, funnel.attempts.sent),
+            None => println!("note: the gates' metrics could not be read, so SOLD_OUT is not told apart"),
+        }
         for violation in &violations {
             println!("WRONG: {violation}");
         }
