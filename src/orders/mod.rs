@@ -4,7 +4,7 @@
 //! It talks to the gate over HTTP only. [`run`] takes its world as arguments, so that it also runs inside the demo and
 //! tests. Payments, the closer and reconcile will be files of their own beside [`consumer`].
 
-mod activities;
+pub mod activities;
 pub mod consumer;
 mod http;
 pub mod ledger;

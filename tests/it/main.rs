@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod harness;
+mod orders;
 
 #[test]
 fn a_redis_of_the_tests_own_starts() {
