@@ -1,5 +1,7 @@
 //! The command line: one file per subcommand, this one to choose between them.
 
+mod orders;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -26,6 +28,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs the order service with its consumer.
+    Orders(orders::OrdersArgs),
     /// Prints the version.
     Version,
 }
@@ -34,6 +38,13 @@ enum Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
+        Command::Orders(args) => match orders::main(&args) {
+            Ok(()) => ExitCode::from(exit::DONE),
+            Err(error) => {
+                eprintln!("seckill-gate orders: {error:#}");
+                ExitCode::from(exit::FAILED)
+            }
+        },
         Command::Version => {
             println!("seckill-gate {}", env!("CARGO_PKG_VERSION"));
             ExitCode::from(exit::DONE)

@@ -234,8 +234,8 @@ mod tests {
         let known = BTreeSet::from([batch[4].request_id]);
         let rules = HashMap::from([("sale".parse().unwrap(), Rules { base_epoch: 2, per_user_limit: 9 })]);
         let plan = plan(&batch, &known, &rules);
-        use Booked::*;
-        assert_eq!(plan.verdicts, [Booked, Booked, Duplicate, Dropped(super::Dropped::OldEpoch), Duplicate]);
+        let (booked, known) = (Booked::Booked, Booked::Duplicate);
+        assert_eq!(plan.verdicts, [booked, booked, known, Booked::Dropped(Dropped::OldEpoch), known]);
         assert_eq!(plan.insert, [&batch[1], &batch[0]]);
         assert_eq!(plan.sold.values().copied().collect::<Vec<_>>(), [4]);
         assert_eq!(plan.units.values().copied().collect::<Vec<_>>(), [2, 2]);

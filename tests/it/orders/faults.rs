@@ -122,8 +122,11 @@ async fn a_deadlocked_transaction_is_tried_again() {
     let batch = orders.clone();
     let booking = tokio::spawn(async move { ledger.book_batch(&batch).await });
     let mut looker = MySqlConnection::connect(url).await.unwrap();
-    let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+    let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p \
+                   ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()";
     eventually("the booking waited for the stock row", async || {
+        // The server shows the same picture for 100 ms after each look.
+        tokio::time::sleep(Duration::from_millis(150)).await;
         sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut looker).await.unwrap() > 0
     })
     .await;

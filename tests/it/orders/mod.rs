@@ -3,6 +3,7 @@
 mod booking;
 mod faults;
 mod http;
+mod processes;
 mod world;
 
 /// Makes two tests of each named body: on Redis and MariaDB, and embedded.

@@ -151,7 +151,7 @@ impl Ledger for SqliteLedger {
     }
 
     async fn activities(&self) -> Result<Vec<ActivityId>, LedgerError> {
-        Ok(self.transact(|tx| operate::activities(tx)).await?)
+        Ok(self.transact(operate::activities).await?)
     }
 
     async fn journal(&self, activity: &ActivityId, after: u64, limit: u32) -> Result<Vec<JournalRow>, LedgerError> {
@@ -175,7 +175,7 @@ impl Ledger for SqliteLedger {
     }
 
     async fn counts(&self) -> Result<Vec<(ActivityId, OrderState, u64)>, LedgerError> {
-        Ok(self.transact(|tx| operate::counts(tx)).await?)
+        Ok(self.transact(operate::counts).await?)
     }
 
     async fn ping(&self) -> Result<(), LedgerError> {
