@@ -28,6 +28,7 @@ use self::consumer::{Consumer, ConsumerSettings};
 use self::http::Service;
 use self::ledger::Ledger;
 use self::metrics::Metrics;
+use self::order::OrderState;
 use self::queue::OrderQueue;
 use self::ticket::TicketVerifier;
 
@@ -146,8 +147,15 @@ async fn refresh_gauges(
         metrics.pool.with_label_values(&["idle"]).set(pool.idle.into());
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         // A gauge that cannot be read keeps its last value; the waits are counted where they matter.
-        for (activity, state, rows) in ledger.counts().await.unwrap_or_default() {
-            metrics.orders.with_label_values(&[activity.as_str(), state.as_str()]).set(gauge(rows));
+        if let Ok(counts) = ledger.counts().await {
+            // States without rows are not counted, but their gauges must fall to zero.
+            for activity in activities.all() {
+                for state in OrderState::ALL {
+                    let found = counts.iter().find(|(of, is, _)| *of == activity && *is == state);
+                    let rows = found.map_or(0, |(_, _, rows)| *rows);
+                    metrics.orders.with_label_values(&[activity.as_str(), state.as_str()]).set(gauge(rows));
+                }
+            }
         }
         for activity in activities.all() {
             if let Ok(lag) = queue.lag(&activity).await {

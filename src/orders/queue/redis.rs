@@ -77,12 +77,21 @@ impl RedisQueue {
             let mut command = redis::cmd("XGROUP");
             command.arg("CREATE").arg(stream(activity)).arg(GROUP).arg("0").arg("MKSTREAM");
             match self.commands.query::<Value>(&command, Duration::ZERO).await {
-                Ok(_) => {}
+                // The stream may have been lost: whatever was said to wait in it can be queued anew.
+                Ok(_) => self.forget_waiting(activity).await?,
                 Err(Failed::Server(error)) if error.code() == Some("BUSYGROUP") => {}
                 Err(error) => return Err(error.into()),
             }
             grouped.insert(activity.clone());
         }
+        Ok(())
+    }
+
+    /// Forgets which orders wait. At worst some are queued twice, which the ledger notices.
+    async fn forget_waiting(&self, activity: &ActivityId) -> Result<(), QueueError> {
+        let mut command = redis::cmd("DEL");
+        command.arg(waiting(activity));
+        let _: u64 = self.commands.query(&command, Duration::ZERO).await?;
         Ok(())
     }
 
@@ -148,7 +157,10 @@ impl OrderQueue for RedisQueue {
             command.arg("COUNT").arg(max.clamp(1, MAX_BATCH));
             let reply = self.commands.query::<StreamAutoClaimReply>(&command, Duration::ZERO).await;
             let reply = self.unless_group_is_gone(reply).await?;
-            claimed.lost += reply.deleted_ids.len();
+            if !reply.deleted_ids.is_empty() {
+                claimed.lost += reply.deleted_ids.len();
+                self.forget_waiting(activity).await?;
+            }
             claimed.deliveries.extend(reply.claimed.into_iter().map(|id| delivery(activity, id)));
         }
         Ok(claimed)

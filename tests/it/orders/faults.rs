@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use seckill_gate::orders::consumer::ConsumerSettings;
 use seckill_gate::orders::ledger::{BatchBooked, Booked, Ledger};
+use seckill_gate::orders::queue::Pushed;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 
 use super::on_both;
@@ -198,4 +200,44 @@ async fn an_emptied_queue_goes_on_when_the_gate_delivers_again() {
         .unwrap();
     assert_eq!(lengths, (0, 0));
     service.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_vanishes_from_the_stream_can_be_queued_anew() {
+    let world = World::servers().await;
+    let order = order("u1", "k");
+    let client = redis::Client::open(world.redis.as_ref().unwrap().url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let wait = Duration::from_millis(10);
+    let take = async || world.queue.take(&[sale()], 10, wait).await;
+
+    assert_eq!(world.queue.push(&order).await, Ok(Pushed::Queued));
+    assert_eq!(world.queue.push(&order).await, Ok(Pushed::Waiting), "a repetition does not make the queue longer");
+    let entry = take().await.unwrap().remove(0).entry;
+    let _: u64 = redis::cmd("XDEL").arg("skq:{sale}").arg(entry).query_async(&mut connection).await.unwrap();
+    let claimed = world.queue.claim_stale(&[sale()], 10, Duration::ZERO).await.unwrap();
+    assert_eq!((claimed.lost, claimed.deliveries.len()), (1, 0), "the loss is told");
+    assert_eq!(world.queue.push(&order).await, Ok(Pushed::Queued));
+
+    let _: u64 = redis::cmd("DEL").arg("skq:{sale}").query_async(&mut connection).await.unwrap();
+    assert!(take().await.is_err(), "the group is gone");
+    assert_eq!(take().await, Ok(vec![]), "and made again");
+    assert_eq!(world.queue.push(&order).await, Ok(Pushed::Queued));
+    assert_eq!(take().await.unwrap()[0].order.as_ref(), Ok(&order));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rate_cap_spares_the_database() {
+    let world = World::embedded();
+    world.register(1, &[("phone", 100)]).await;
+    for order in crowd(60) {
+        world.queue.push(&order).await.unwrap();
+    }
+    let started = std::time::Instant::now();
+    let slow = ConsumerSettings { batch: 10, orders_per_second: 50.0, ..settings() };
+    let consumer = world.consume_with(world.queue.clone(), slow);
+    eventually("all were booked", async || world.sold("phone").await == 60).await;
+    // The last batch is booked at its beginning, so five batches of 200 ms lie before it.
+    assert!(started.elapsed() >= Duration::from_millis(990), "60 orders in {:?}", started.elapsed());
+    consumer.stop().await;
 }

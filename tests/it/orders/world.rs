@@ -105,11 +105,15 @@ impl World {
     }
 
     pub fn consume(&self, queue: Arc<dyn OrderQueue>) -> Running {
+        self.consume_with(queue, settings())
+    }
+
+    pub fn consume_with(&self, queue: Arc<dyn OrderQueue>, settings: ConsumerSettings) -> Running {
         let consumer = Consumer {
             queue,
             ledger: self.ledger.clone(),
             activities: Activities::default(),
-            settings: settings(),
+            settings,
             metrics: Metrics::new(&Registry::new()).unwrap(),
         };
         let shutdown = CancellationToken::new();

@@ -104,7 +104,7 @@ async fn rules(connection: &mut MySqlConnection, batch: &[NewOrder]) -> Result<H
         names.push_bind(activity.as_str());
     }
     query.push(") ORDER BY activity LOCK IN SHARE MODE");
-    let found: Vec<(String, i64, i64)> = query.build_query_as().fetch_all(&mut *connection).await?;
+    let found: Vec<(String, i64, i64)> = query.build_query_as().persistent(false).fetch_all(&mut *connection).await?;
     let mut rules = HashMap::new();
     for (activity, base_epoch, limit) in found {
         let activity = activity.parse().map_err(|_| rows::corrupt("activity"))?;
@@ -121,7 +121,7 @@ async fn known(connection: &mut MySqlConnection, batch: &[NewOrder]) -> Result<B
         ids.push_bind(order.request_id.to_string());
     }
     query.push(")");
-    let found: Vec<(String,)> = query.build_query_as().fetch_all(&mut *connection).await?;
+    let found: Vec<(String,)> = query.build_query_as().persistent(false).fetch_all(&mut *connection).await?;
     found.iter().map(|(id,)| id.parse().map_err(|_| rows::corrupt("request id").into())).collect()
 }
 

@@ -47,9 +47,9 @@ pub(super) trait Work: Sync {
     type Out: Send;
     async fn run(&self, connection: &mut MySqlConnection) -> Result<Self::Out, Fault>;
 
-    /// Statement that opens the transaction.
-    fn begin(&self) -> &'static str {
-        "START TRANSACTION"
+    /// What opens the transaction; `None` for a single statement that reads, which needs none.
+    fn begin(&self) -> Option<&'static str> {
+        Some("START TRANSACTION")
     }
 }
 
@@ -113,7 +113,6 @@ impl MySqlLedger {
         let mut tries = 0;
         loop {
             match self.once(work).await {
-                // A key that another transaction wrote between our look and our insert is seen at the next look.
                 Err(Fault::Again(_)) if tries + 1 < TRIES => {
                     tokio::time::sleep(PAUSE.pause(tries)).await;
                     tries += 1;
@@ -126,7 +125,8 @@ impl MySqlLedger {
     async fn once<W: Work>(&self, work: &W) -> Result<W::Out, Fault> {
         let mut connection = self.pool.acquire().await?;
         let transaction = async {
-            sqlx::raw_sql(work.begin()).execute(&mut *connection).await?;
+            let Some(begin) = work.begin() else { return work.run(&mut connection).await };
+            sqlx::raw_sql(begin).execute(&mut *connection).await?;
             let out = work.run(&mut connection).await?;
             sqlx::raw_sql("COMMIT").execute(&mut *connection).await?;
             Ok(out)

@@ -144,6 +144,9 @@ struct List<'a> {
 #[async_trait]
 impl Work for Find {
     type Out = Option<Order>;
+    fn begin(&self) -> Option<&'static str> {
+        None
+    }
     async fn run(&self, connection: &mut MySqlConnection) -> Result<Option<Order>, Fault> {
         let found: Vec<rows::OrderColumns> = rows_of!(connection, sql::FIND, self.0.to_string())?;
         Ok(found.into_iter().next().map(rows::order).transpose()?)
@@ -153,6 +156,9 @@ impl Work for Find {
 #[async_trait]
 impl Work for Activities {
     type Out = Vec<ActivityId>;
+    fn begin(&self) -> Option<&'static str> {
+        None
+    }
     async fn run(&self, connection: &mut MySqlConnection) -> Result<Vec<ActivityId>, Fault> {
         let names: Vec<(String,)> = rows_of!(connection, sql::ACTIVITIES)?;
         names.iter().map(|(name,)| name.parse().map_err(|_| rows::corrupt("activity").into())).collect()
@@ -162,6 +168,9 @@ impl Work for Activities {
 #[async_trait]
 impl Work for Counts {
     type Out = Vec<(ActivityId, OrderState, u64)>;
+    fn begin(&self) -> Option<&'static str> {
+        None
+    }
     async fn run(&self, connection: &mut MySqlConnection) -> Result<Self::Out, Fault> {
         let counts: Vec<(String, String, i64)> = rows_of!(connection, sql::COUNTS)?;
         Ok(rows::counts(counts))
@@ -171,6 +180,9 @@ impl Work for Counts {
 #[async_trait]
 impl Work for Ping {
     type Out = ();
+    fn begin(&self) -> Option<&'static str> {
+        None
+    }
     async fn run(&self, connection: &mut MySqlConnection) -> Result<(), Fault> {
         sqlx::query("SELECT 1").execute(&mut *connection).await?;
         Ok(())
@@ -180,6 +192,9 @@ impl Work for Ping {
 #[async_trait]
 impl Work for Journal<'_> {
     type Out = Vec<JournalRow>;
+    fn begin(&self) -> Option<&'static str> {
+        None
+    }
     async fn run(&self, connection: &mut MySqlConnection) -> Result<Vec<JournalRow>, Fault> {
         let after = i64::try_from(self.after).unwrap_or(i64::MAX);
         let lines: Vec<rows::JournalColumns> =
@@ -191,6 +206,9 @@ impl Work for Journal<'_> {
 #[async_trait]
 impl Work for List<'_> {
     type Out = Vec<OrderRow>;
+    fn begin(&self) -> Option<&'static str> {
+        None
+    }
     async fn run(&self, connection: &mut MySqlConnection) -> Result<Vec<OrderRow>, Fault> {
         let after = self.after.map(|id| id.to_string()).unwrap_or_default();
         let listed: Vec<rows::ListColumns> =

@@ -148,8 +148,8 @@ impl Work for SetTotal<'_> {
 impl Work for Report<'_> {
     type Out = Option<ActivityReport>;
 
-    fn begin(&self) -> &'static str {
-        ONE_PICTURE
+    fn begin(&self) -> Option<&'static str> {
+        Some(ONE_PICTURE)
     }
 
     async fn run(&self, connection: &mut MySqlConnection) -> Result<Option<ActivityReport>, Fault> {
@@ -167,8 +167,8 @@ impl Work for Report<'_> {
 impl Work for Audit<'_> {
     type Out = LedgerAudit;
 
-    fn begin(&self) -> &'static str {
-        ONE_PICTURE
+    fn begin(&self) -> Option<&'static str> {
+        Some(ONE_PICTURE)
     }
 
     async fn run(&self, connection: &mut MySqlConnection) -> Result<LedgerAudit, Fault> {
