@@ -12,10 +12,12 @@ mod explain;
 pub mod keygen;
 pub mod listeners;
 mod man;
+mod orders;
 mod pause;
 mod preheat;
 mod resume;
 mod schema;
+mod serve;
 mod start_sku;
 mod status;
 mod stop_sku;
@@ -28,6 +30,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Faults, Loaded, Scope};
@@ -54,6 +57,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs the gate
+    Serve(serve::Args),
+    /// Runs the order service with its consumer
+    Orders(orders::Args),
     /// Reports every fault of a configuration, with line and column
     Check(check::Args),
     /// Prints the JSON Schema of the configuration file
@@ -112,6 +119,8 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Outcome {
     match command {
+        Command::Serve(args) => serve::run(args),
+        Command::Orders(args) => orders::run(args),
         Command::Check(args) => check::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Preheat(command) => admin_client::run(command.run()),
@@ -129,6 +138,15 @@ fn run(command: Command) -> Outcome {
         Command::Man(args) => man::run(args),
         Command::Version(args) => version::run(args),
     }
+}
+
+/// A runtime with so many worker threads; 0 means one per core.
+fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if threads > 0 {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().build().context("cannot start a runtime")
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

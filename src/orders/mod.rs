@@ -1,1 +1,167 @@
-//! x
+//! Our order service: intake, queue, consumer, ledger.
+//!
+//! It knows no catalogue, price or payment provider, but its bookkeeping is complete: a shop can run on it or copy it.
+//! It talks to the gate over HTTP only. [`run`] takes its world as arguments, so that it also runs inside the demo and
+//! tests. Payments, the closer and reconcile will be files of their own beside [`consumer`].
+
+pub mod activities;
+pub mod consumer;
+mod http;
+pub mod ledger;
+pub mod metrics;
+pub mod order;
+pub mod queue;
+pub mod serve;
+pub mod ticket;
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::activities::Activities;
+use self::consumer::{Consumer, ConsumerSettings};
+use self::http::Service;
+use self::ledger::Ledger;
+use self::metrics::Metrics;
+use self::order::OrderState;
+use self::queue::OrderQueue;
+use self::ticket::TicketVerifier;
+
+/// How often the gauges are read anew.
+const GAUGES_EVERY: Duration = Duration::from_secs(5);
+/// How long a stop waits for requests under way.
+const DRAIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Reads the wall clock, in milliseconds since the Unix epoch.
+pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// The bearer token of the API. Never printed.
+#[derive(Clone)]
+pub struct ApiToken(String);
+
+impl ApiToken {
+    /// An empty token matches nothing.
+    pub fn new(token: impl Into<String>) -> ApiToken {
+        ApiToken(token.into())
+    }
+}
+
+/// The service's world.
+pub struct Parts {
+    /// Where orders stand.
+    pub ledger: Arc<dyn Ledger>,
+    /// Where orders wait.
+    pub queue: Arc<dyn OrderQueue>,
+    /// By which tickets expire.
+    pub wall_ms: WallClock,
+    /// Where metrics are registered; `/metrics` shows all of it.
+    pub registry: Registry,
+    /// Bearer token of the API.
+    pub api_token: ApiToken,
+    /// Verifies the gate's tickets.
+    pub tickets: TicketVerifier,
+    /// How the consumer works.
+    pub consumer: ConsumerSettings,
+}
+
+/// Runs intake, API and one consumer until `shutdown`; then finishes what is under way.
+///
+/// Errors: the metrics are registered already, or the listener fails.
+pub async fn run(parts: Parts, listener: TcpListener, shutdown: CancellationToken) -> anyhow::Result<()> {
+    let metrics = Metrics::new(&parts.registry).context("registering the order service's metrics")?;
+    let activities = Activities::default();
+    let consumer = Consumer {
+        queue: parts.queue.clone(),
+        ledger: parts.ledger.clone(),
+        activities: activities.clone(),
+        settings: parts.consumer,
+        metrics: metrics.clone(),
+    };
+    let gauges = refresh_gauges(
+        parts.ledger.clone(),
+        parts.queue.clone(),
+        activities.clone(),
+        metrics.clone(),
+        shutdown.clone(),
+    );
+    let service = Service {
+        ledger: parts.ledger,
+        queue: parts.queue,
+        activities,
+        tickets: parts.tickets,
+        api_token: parts.api_token,
+        wall_ms: parts.wall_ms,
+        metrics,
+        registry: parts.registry,
+        shutdown: shutdown.clone(),
+    };
+    if let Ok(address) = listener.local_addr() {
+        info!(%address, "order service listens");
+    }
+    let consumer = tokio::spawn(consumer.run(shutdown.clone()));
+    let gauges = tokio::spawn(gauges);
+    let server = axum::serve(listener, http::router(Arc::new(service)))
+        .with_graceful_shutdown(shutdown.clone().cancelled_owned())
+        .into_future();
+    let served = tokio::select! {
+        served = server => served.context("the order service's listener"),
+        () = drained(&shutdown) => {
+            warn!("requests still under way are given up");
+            Ok(())
+        }
+    };
+    // If the listener failed, the others must end as well.
+    shutdown.cancel();
+    let (consumed, gauged) = tokio::join!(consumer, gauges);
+    served?;
+    consumed.context("the consumer")?;
+    gauged.context("the gauges")
+}
+
+/// Ends a while after `shutdown`.
+async fn drained(shutdown: &CancellationToken) {
+    shutdown.cancelled().await;
+    tokio::time::sleep(DRAIN_WITHIN).await;
+}
+
+async fn refresh_gauges(
+    ledger: Arc<dyn Ledger>,
+    queue: Arc<dyn OrderQueue>,
+    activities: Activities,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) {
+    let mut tick = tokio::time::interval(GAUGES_EVERY);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = shutdown.cancelled() => return,
+        }
+        let pool = ledger.pool_use();
+        metrics.pool.with_label_values(&["busy"]).set(pool.busy.into());
+        metrics.pool.with_label_values(&["idle"]).set(pool.idle.into());
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        // A gauge that cannot be read keeps its last value; the waits are counted where they matter.
+        if let Ok(counts) = ledger.counts().await {
+            // States without rows are not counted, but their gauges must fall to zero.
+            for activity in activities.all() {
+                for state in OrderState::ALL {
+                    let found = counts.iter().find(|(of, is, _)| *of == activity && *is == state);
+                    let rows = found.map_or(0, |(_, _, rows)| *rows);
+                    metrics.orders.with_label_values(&[activity.as_str(), state.as_str()]).set(gauge(rows));
+                }
+            }
+        }
+        for activity in activities.all() {
+            if let Ok(lag) = queue.lag(&activity).await {
+                metrics.lag.with_label_values(&[activity.as_str()]).set(gauge(lag));
+            }
+        }
+    }
+}

@@ -6,4 +6,5 @@ pub mod metrics;
 pub mod redis;
 pub mod shutdown;
 pub mod sqlite;
+pub mod sqlite_worker;
 pub mod telemetry;

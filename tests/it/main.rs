@@ -7,4 +7,11 @@ mod delivery;
 mod fake_activity;
 mod harness;
 mod house;
+mod orders;
 mod store_agreement;
+
+#[test]
+fn a_redis_of_the_tests_own_starts() {
+    let redis = harness::redis::Redis::start();
+    assert!(harness::process::listens(redis.port), "{} (pid {}) does not listen", redis.url(), redis.pid());
+}

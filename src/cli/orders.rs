@@ -1,0 +1,46 @@
+//! `seckill-gate orders`: the order service with its consumer.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use clap::Args as ClapArgs;
+use tokio::net::TcpListener;
+
+use super::{ConfigArgs, Outcome, Usage, exit, runtime};
+use crate::config::Scope;
+use crate::orders;
+use crate::platform::{shutdown, telemetry};
+
+/// Arguments.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Listens here instead of `order_service.listen`, so that several processes can share one file
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+}
+
+/// Runs until SIGTERM or SIGINT; a second one ends the process at once.
+pub fn run(args: Args) -> Outcome {
+    let loaded = match args.config.load_for(Scope::OrderService) {
+        Ok(loaded) => loaded,
+        Err(code) => return Ok(code),
+    };
+    let Some(service) = &loaded.config.order_service else {
+        let why = format!("{} has no section `order_service`; the shop's own takes the orders", loaded.path.display());
+        return Err(Usage(why).into());
+    };
+    telemetry::init(&loaded.config.logs)?;
+    let address = args.listen.unwrap_or(service.listen);
+    runtime(0)?.block_on(async {
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot listen on {address} (order_service.listen)"))?;
+        let (trigger, shutdown) = shutdown::channel();
+        // Gates repeat what they could not deliver: nobody has to notice first.
+        shutdown::on_signals(trigger, std::time::Duration::ZERO)?;
+        orders::serve::serve(&loaded, service, listener, shutdown).await?;
+        Ok(exit::DONE)
+    })
+}
