@@ -1,6 +1,7 @@
 //! Black-box tests on real servers: one binary, one harness. A missing server is a failure, never a skip.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod edge;
 mod harness;
 
 #[test]
