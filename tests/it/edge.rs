@@ -225,10 +225,15 @@ async fn ambiguous_requests_never_reach_the_shop() {
         "POST /seckill/sale HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         "POST /seckill/sale HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
         "POST /seckill/sale HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}",
+        "GET /seckill/sale HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n",
+        "GET /seckill/sale HTTP/1.1\r\nHost : x\r\n\r\n",
+        "CONNECT shop:80 HTTP/1.1\r\nHost: shop:80\r\n\r\n",
+        "nonsense\r\n\r\n",
     ] {
         let mut client = world.connect().await;
         let reply = client.send(request).await;
-        assert_eq!(reply.status, 400, "{request}");
+        assert_eq!((reply.status, reply.code()), (400, "BAD_REQUEST".into()), "{request}");
+        assert_eq!(reply.reads, 1, "{request}");
         assert!(client.is_closed().await, "{request}");
     }
     assert_eq!(world.shop_requests(), 0);
@@ -241,6 +246,11 @@ async fn a_dead_shop_is_said_to_be_unavailable() {
     let reply = client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert_eq!((reply.status, reply.code()), (502, "UPSTREAM_UNAVAILABLE".into()));
     assert_eq!(reply.header("content-type"), Some("application/problem+json"));
+    // An upload that nobody reads does not destroy the answer.
+    let upload = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n{}", "x".repeat(300_000));
+    let mut client = world.connect().await;
+    let reply = client.send(&upload).await;
+    assert_eq!((reply.status, reply.code()), (502, "UPSTREAM_UNAVAILABLE".into()));
     let mut client = world.connect().await;
     assert_eq!(client.send("GET /seckill/sale HTTP/1.1\r\nHost: x\r\n\r\n").await.status, 200, "the page is served");
 }

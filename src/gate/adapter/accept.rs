@@ -94,6 +94,7 @@ impl<A: AttemptPort, D: FirstDelivery<A>> Listener<A, D> {
             max_header_bytes: self.limits.max_header_bytes,
             timed_out: whole(Code::Timeout),
             too_large: whole(Code::HeadersTooLarge),
+            malformed: whole(Code::BadRequest),
         });
         loop {
             let accepted = tokio::select! {

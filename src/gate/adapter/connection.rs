@@ -44,6 +44,8 @@ pub(super) struct ConnectionLimits {
     pub(super) timed_out: Vec<u8>,
     /// The whole reply to a header that is too large.
     pub(super) too_large: Vec<u8>,
+    /// The whole reply to a header that cannot be read.
+    pub(super) malformed: Vec<u8>,
 }
 
 const IDLE: u8 = 0;
@@ -213,6 +215,13 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
+        // Before the header is through, only the server's own parser has something to say: a bare refusal of a request
+        // that it cannot read. It is said in our words.
+        if this.phase.load(Ordering::Relaxed) != BODY && buf.starts_with(b"HTTP/1.") {
+            this.buffer.extend_from_slice(&this.limits.malformed);
+            this.linger();
+            return Poll::Ready(Ok(buf.len()));
+        }
         if this.buffer.len() + buf.len() > WRITE_BUFFER {
             ready!(this.poll_send_buffer(cx))?;
         }
