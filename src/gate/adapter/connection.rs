@@ -18,7 +18,7 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 /// Up to this much is held back until it is flushed: a reply of ordinary size leaves in one write.
 const WRITE_BUFFER: usize = 64 << 10;
@@ -71,32 +71,28 @@ pub(super) struct Connection {
 /// A timer that costs nothing until something has to wait.
 #[derive(Debug, Default)]
 struct Deadline {
-    at: Option<Instant>,
+    runs: bool,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Deadline {
     /// Starts it, unless it runs.
     fn start(&mut self, after: Duration) {
-        if self.at.is_none() {
-            let at = Instant::now() + after;
-            self.at = Some(at);
+        if !self.runs {
+            self.runs = true;
             match &mut self.timer {
-                Some(timer) => timer.as_mut().reset(at),
-                None => self.timer = Some(Box::pin(sleep_until(at))),
+                Some(timer) => timer.set(sleep(after)),
+                None => self.timer = Some(Box::pin(sleep(after))),
             }
         }
     }
 
     fn stop(&mut self) {
-        self.at = None;
+        self.runs = false;
     }
 
     fn has_passed(&mut self, cx: &mut Context<'_>) -> bool {
-        match (&self.at, &mut self.timer) {
-            (Some(_), Some(timer)) => timer.as_mut().poll(cx).is_ready(),
-            _ => false,
-        }
+        self.runs && self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
     }
 }
 
