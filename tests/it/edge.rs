@@ -227,6 +227,8 @@ async fn ambiguous_requests_never_reach_the_shop() {
         "POST /seckill/sale HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}",
         "GET /seckill/sale HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n",
         "GET /seckill/sale HTTP/1.1\r\nHost : x\r\n\r\n",
+        "GET /seckill/sale HTTP/1.1\nHost: x\n\n",
+        "GET /cart HTTP/1.1\r\nHost: x\nX: y\r\n\r\n",
         "CONNECT shop:80 HTTP/1.1\r\nHost: shop:80\r\n\r\n",
         "nonsense\r\n\r\n",
     ] {

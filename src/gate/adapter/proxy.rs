@@ -122,6 +122,15 @@ fn forwarded_for(headers: &HeaderMap, peer: IpAddr) -> String {
     line
 }
 
+/// Whether a line of the header block ends with a bare line feed. The server takes it for an end of line; whoever stands
+/// before the gate may not have, and then the two see different requests.
+fn has_bare_line_feed(session: &Session) -> bool {
+    session.downstream_session.as_http1().is_some_and(|http1| {
+        let raw = http1.get_headers_raw_bytes();
+        raw.first() == Some(&b'\n') || raw.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r')
+    })
+}
+
 /// Whether the header block that came over the wire holds both framings: the server has dropped one of them already.
 fn has_both_framings(session: &Session) -> bool {
     let headers = &session.req_header().headers;
@@ -166,6 +175,11 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
         let target = session.req_header().raw_path();
         if target.len() > MAX_TARGET {
             self.refuse(session, &sale, Refusal::from(Code::UriTooLarge).closing()).await?;
+            return Ok(true);
+        }
+        if has_bare_line_feed(session) {
+            let detail = "The header holds a line feed without a carriage return.";
+            self.refuse(session, &sale, Refusal::bad_request(detail).closing()).await?;
             return Ok(true);
         }
         let mut parts = target.splitn(2, |&byte| byte == b'?');
