@@ -317,6 +317,32 @@ async fn a_header_that_dawdles_is_cut_off_and_an_idle_connection_goes_quietly() 
 }
 
 #[tokio::test]
+async fn a_client_that_reads_nothing_is_let_go() {
+    let world = start_with(|config| {
+        config.limits.max_connections = 1;
+        config.limits.requests_per_connection = 1_000_000;
+        config.limits.write_timeout = Duration::from_millis(300);
+    })
+    .await;
+    let mut client = world.connect().await;
+    let pages = "GET /seckill/sale HTTP/1.1\r\nHost: x\r\n\r\n".repeat(5_000);
+    // Far more than the sockets' buffers hold comes back, so the server gets stuck, and then the client.
+    let _ = tokio::time::timeout(Duration::from_secs(2), client.write(&pages)).await;
+    let started = Instant::now();
+    loop {
+        // The only place is free again once the first connection was given up.
+        let mut next = world.connect().await;
+        next.write("HEAD /seckill/sale HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        if !next.is_closed().await {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(5), "the stuck connection is still held");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(world.in_flight(), 0);
+}
+
+#[tokio::test]
 async fn connections_are_capped_and_used_only_so_often() {
     let world = start_with(|config| {
         config.limits.max_connections = 2;
