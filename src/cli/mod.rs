@@ -8,6 +8,7 @@ pub mod audit;
 mod change;
 mod check;
 mod completions;
+mod demo;
 mod explain;
 pub mod keygen;
 pub mod listeners;
@@ -61,6 +62,8 @@ enum Command {
     Serve(serve::Args),
     /// Runs the order service with its consumer
     Orders(orders::Args),
+    /// Runs a whole sale in one process: shop, order service, gate, and a crowd beside you
+    Demo(demo::Args),
     /// Reports every fault of a configuration, with line and column
     Check(check::Args),
     /// Prints the JSON Schema of the configuration file
@@ -121,6 +124,7 @@ fn run(command: Command) -> Outcome {
     match command {
         Command::Serve(args) => serve::run(args),
         Command::Orders(args) => orders::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Check(args) => check::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Preheat(command) => admin_client::run(command.run()),

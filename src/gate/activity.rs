@@ -155,8 +155,8 @@ impl Activity {
     }
 
     /// What the last poll showed.
-    pub fn view(&self) -> arc_swap::Guard<Arc<View>> {
-        self.view.load()
+    pub fn view(&self) -> Arc<View> {
+        self.view.load_full()
     }
 
     /// Whether this key may belong to a winner; then no lease may refuse it.

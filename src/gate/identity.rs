@@ -334,7 +334,7 @@ mod tests {
     }
 
     fn request(headers: &HeaderMap) -> Inbound<'_> {
-        let now = crate::platform::clock::Now { instant: std::time::Instant::now(), store: crate::domain::StoreMs(0) };
+        let now = crate::platform::clock::StoreClock::new().now();
         let body = bytes::Bytes::new();
         let wall_ms = NOW_S * 1_000;
         Inbound { method: &Method::POST, query: None, headers, client: [1, 1, 1, 1].into(), body, now, wall_ms }

@@ -7,20 +7,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::domain::admission::{Attempt, FoundWin};
-use crate::domain::{IdempotencyKey, RequestId, SkuId, StoreMs, UserId};
-use crate::gate::activity::{Activity, Admitted, Phase, View};
+use crate::domain::{IdempotencyKey, RequestId, UserId};
+use crate::gate::activity::{Activity, Admitted, View};
 use crate::gate::store::StoreError;
 
 /// What the public edge asks of one activity.
 pub trait AttemptPort: Send + Sync + 'static {
     /// What the last poll showed.
     fn view(&self) -> Arc<View>;
-    /// How the activity stands for its visitors.
-    fn phase(&self, now: StoreMs, at: Instant) -> Phase;
-    /// Whether the lease says that nothing of any SKU is left.
-    fn lease_says_sold_out(&self, at: Instant) -> bool;
-    /// Whether the lease says that nothing of this SKU is left.
-    fn lease_says_sku_sold_out(&self, sku: &SkuId, at: Instant) -> bool;
     /// Whether this key may belong to a winner; then no lease may refuse it.
     fn may_be_winner(&self, key: &IdempotencyKey) -> bool;
     /// Sends an attempt to the store; `at` is when its request came.
@@ -35,19 +29,7 @@ pub trait AttemptPort: Send + Sync + 'static {
 
 impl AttemptPort for Activity {
     fn view(&self) -> Arc<View> {
-        Arc::clone(&Activity::view(self))
-    }
-
-    fn phase(&self, now: StoreMs, _at: Instant) -> Phase {
-        Activity::view(self).phase(now)
-    }
-
-    fn lease_says_sold_out(&self, at: Instant) -> bool {
-        Activity::view(self).lease_says_sold_out(at)
-    }
-
-    fn lease_says_sku_sold_out(&self, sku: &SkuId, at: Instant) -> bool {
-        Activity::view(self).lease_says_sku_sold_out(sku, at)
+        Activity::view(self)
     }
 
     fn may_be_winner(&self, key: &IdempotencyKey) -> bool {

@@ -228,7 +228,7 @@ mod tests {
             headers: &headers,
             client: [1, 2, 3, 4].into(),
             body: Bytes::new(),
-            now: Now { instant: std::time::Instant::now(), store: crate::domain::StoreMs(0) },
+            now: crate::platform::clock::StoreClock::new().now(),
             wall_ms: 0,
         };
         let found = ["a", "b", "bb", "c", "d"].map(|name| request.cookie(name));

@@ -4,6 +4,7 @@
 mod admission;
 mod config;
 mod delivery;
+mod edge;
 mod fake_activity;
 mod harness;
 mod house;

@@ -84,7 +84,7 @@ pub struct OrderFacts {
 
 impl OrderFacts {
     /// Whether it holds units now.
-    fn stands(&self) -> bool {
+    pub fn stands(&self) -> bool {
         matches!(self.state.as_str(), "pending" | "paid")
     }
     /// Whether it ever was an order.

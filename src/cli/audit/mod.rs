@@ -148,7 +148,8 @@ fn read<T: DeserializeOwned>(value: Value, what: &str) -> Result<T, Failure> {
     Ok(serde_json::from_value(value).with_context(|| format!("{what} cannot be read"))?)
 }
 
-fn describe(name: &str, checks: &[Check]) -> String {
+/// The checks of one activity as a table, with what breaks them.
+pub fn describe(name: &str, checks: &[Check]) -> String {
     let rows: Vec<Vec<String>> = checks
         .iter()
         .map(|check| {

@@ -59,7 +59,7 @@ pub async fn after_booking(
     let ledger = facts.ledger.as_ref().context("the order service told nothing")?;
     let standing: Vec<_> = ledger.orders.iter().filter(|order| order.stands()).collect();
     Ok(Audited {
-        sold: ledger.skus.iter().map(|sku| sku.sold).sum(),
+        sold: ledger.skus.values().map(|sku| sku.sold).sum(),
         orders: standing.len(),
         distinct_users: standing.iter().map(|order| &order.user).collect::<HashSet<_>>().len(),
         violations: checks.iter().map(|check| check.violations.len()).sum(),

@@ -18,7 +18,6 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use self::setup::{Demo, SKU};
-use super::admin_client::AdminClient;
 use super::{Outcome, exit, runtime};
 use crate::config::Loaded;
 use crate::config::scalars::Span;
@@ -91,15 +90,14 @@ async fn demo(args: Args, folder: PathBuf) -> Outcome {
     println!("The shop    http://{}/", loaded.config.gate.listen);
     println!("You         http://{}/login?user=you   (signs you in)", loaded.config.gate.listen);
     println!("The sale    http://{}{}/{}", loaded.config.gate.listen, loaded.config.gate.prefix, demo.activity);
-    println!("Admin       http://{}/admin/activities   (token in {}/secrets)", loaded.config.gate.admin, folder.display());
+    println!(
+        "Admin       http://{}/admin/activities   (token in {}/secrets)",
+        loaded.config.gate.admin,
+        folder.display()
+    );
     println!("Metrics     http://{}/metrics", loaded.config.gate.metrics);
     println!("A buyer     curl -H 'Authorization: Bearer {jwt}' …");
-    println!(
-        "\n{} buyers want {} units. The sale opens in {}.\n",
-        args.crowd,
-        args.stock,
-        args.opens_in
-    );
+    println!("\n{} buyers want {} units. The sale opens in {}.\n", args.crowd, args.stock, args.opens_in);
 
     let outcome = async {
         let funnel = crowd(&args, &loaded, &demo.activity, signer).await?;
@@ -190,7 +188,8 @@ async fn crowd(args: &Args, loaded: &Loaded, activity: &str, signer: Arc<Signer>
     if args.crowd == 0 {
         return Ok(Funnel::default());
     }
-    let funnel = Crowd::send(plan).finish(|elapsed, funnel| println!("{:>4}s {}", elapsed.as_secs(), funnel.line())).await;
+    let funnel =
+        Crowd::send(plan).finish(|elapsed, funnel| println!("{:>4}s {}", elapsed.as_secs(), funnel.line())).await;
     Ok(funnel)
 }
 

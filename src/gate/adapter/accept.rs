@@ -15,6 +15,9 @@ use tokio_util::task::TaskTracker;
 use super::connection::{Connection, ConnectionLimits};
 use super::proxy::Proxy;
 use super::shop::Shop;
+use super::write;
+use crate::domain::refusal::Code;
+use crate::gate::answer::Refusal;
 use crate::gate::delivery::told::FirstDelivery;
 use crate::gate::edge::Edge;
 use crate::gate::port::AttemptPort;
@@ -82,12 +85,17 @@ impl<A: AttemptPort, D: FirstDelivery<A>> Listener<A, D> {
         let places = Arc::new(Semaphore::new(self.limits.max_connections));
         let connections = TaskTracker::new();
         let (closing, closed) = watch::channel(false);
-        let limits = ConnectionLimits {
+        let problems = &self.edge.sale.load_full().problems;
+        let whole = |code: Code| write::on_the_wire(&problems.render(&Refusal::from(code)));
+        let limits = Arc::new(ConnectionLimits {
             header_deadline: self.limits.header_deadline,
             idle_timeout: self.limits.idle_timeout,
             write_timeout: self.limits.write_timeout,
             max_header_bytes: self.limits.max_header_bytes,
-        };
+            timed_out: whole(Code::Timeout),
+            too_large: whole(Code::HeadersTooLarge),
+            malformed: whole(Code::BadRequest),
+        });
         loop {
             let accepted = tokio::select! {
                 accepted = socket.accept() => accepted,
@@ -105,7 +113,7 @@ impl<A: AttemptPort, D: FirstDelivery<A>> Listener<A, D> {
             // No place: closed at once, before it costs anything.
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
             let _ = stream.set_nodelay(true);
-            let connection = Connection::new(stream, peer, limits);
+            let connection = Connection::new(stream, peer, Arc::clone(&limits));
             let (proxy, closed) = (Arc::clone(&self.proxy), closed.clone());
             connections.spawn(async move {
                 let _place = place;

@@ -39,7 +39,10 @@ pub(super) async fn read(session: &mut Session, max_bytes: usize, deadline: Dura
         && session.req_header().version >= Version::HTTP_11;
     let collect = async {
         if waits && let Ok(go_on) = ResponseHeader::build_no_case(100, Some(0)) {
+            // The server takes any header written before the body is in for a reason to close.
+            let keepalive = session.get_keepalive();
             session.downstream_session.write_response_header(Box::new(go_on)).await?;
+            session.set_keepalive(keepalive);
         }
         let mut whole: Option<Bytes> = None;
         let mut joined = BytesMut::new();

@@ -18,7 +18,7 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 /// Up to this much is held back until it is flushed: a reply of ordinary size leaves in one write.
 const WRITE_BUFFER: usize = 64 << 10;
@@ -29,8 +29,8 @@ const KEEP_BUFFER: usize = 8 << 10;
 const LINGER_BYTES: usize = 1 << 20;
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What a connection may take.
-#[derive(Debug, Clone, Copy)]
+/// What a connection may take, and what it is told if it takes more before there is a request to answer.
+#[derive(Debug)]
 pub(super) struct ConnectionLimits {
     /// From the first byte of a request's header to its last.
     pub(super) header_deadline: Duration,
@@ -40,6 +40,12 @@ pub(super) struct ConnectionLimits {
     pub(super) write_timeout: Duration,
     /// Header bytes of one request.
     pub(super) max_header_bytes: usize,
+    /// The whole reply to a header that did not arrive in time.
+    pub(super) timed_out: Vec<u8>,
+    /// The whole reply to a header that is too large.
+    pub(super) too_large: Vec<u8>,
+    /// The whole reply to a header that cannot be read.
+    pub(super) malformed: Vec<u8>,
 }
 
 const IDLE: u8 = 0;
@@ -50,7 +56,7 @@ const BODY: u8 = 2;
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: TcpStream,
-    limits: ConnectionLimits,
+    limits: Arc<ConnectionLimits>,
     digest: Arc<SocketDigest>,
     /// Whether a header is awaited, under way, or through. Set to `BODY` and `IDLE` by the proxy.
     phase: AtomicU8,
@@ -65,37 +71,33 @@ pub(super) struct Connection {
 /// A timer that costs nothing until something has to wait.
 #[derive(Debug, Default)]
 struct Deadline {
-    at: Option<Instant>,
+    runs: bool,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Deadline {
     /// Starts it, unless it runs.
     fn start(&mut self, after: Duration) {
-        if self.at.is_none() {
-            let at = Instant::now() + after;
-            self.at = Some(at);
+        if !self.runs {
+            self.runs = true;
             match &mut self.timer {
-                Some(timer) => timer.as_mut().reset(at),
-                None => self.timer = Some(Box::pin(sleep_until(at))),
+                Some(timer) => timer.set(sleep(after)),
+                None => self.timer = Some(Box::pin(sleep(after))),
             }
         }
     }
 
     fn stop(&mut self) {
-        self.at = None;
+        self.runs = false;
     }
 
     fn has_passed(&mut self, cx: &mut Context<'_>) -> bool {
-        match (&self.at, &mut self.timer) {
-            (Some(_), Some(timer)) => timer.as_mut().poll(cx).is_ready(),
-            _ => false,
-        }
+        self.runs && self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
     }
 }
 
 impl Connection {
-    pub(super) fn new(socket: TcpStream, peer: SocketAddr, limits: ConnectionLimits) -> Connection {
+    pub(super) fn new(socket: TcpStream, peer: SocketAddr, limits: Arc<ConnectionLimits>) -> Connection {
         let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
         let _ = digest.peer_addr.set(Some(peer.into()));
         Connection {
@@ -127,8 +129,8 @@ impl Connection {
         self.linger.store(true, Ordering::Relaxed);
     }
 
-    /// Says in one write why the connection ends, if the client can hear it, before there was a request to answer.
-    fn last_words(&mut self, reply: &[u8]) {
+    /// Says in one write why the connection ends, if the client can hear it.
+    fn last_words(&self, reply: &[u8]) {
         let _ = self.socket.try_write(reply);
         self.linger();
     }
@@ -164,14 +166,6 @@ impl Connection {
     }
 }
 
-const TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/problem+json\r\nCache-Control: \
-no-store\r\nConnection: close\r\nContent-Length: 111\r\n\r\n{\"title\":\"Request did not arrive in time\",\"status\":408,\
-\"code\":\"TIMEOUT\",\"retryable\":true,\"detail\":\"Too slow.\"}";
-
-const TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: application/problem+json\r\n\
-Cache-Control: no-store\r\nConnection: close\r\nContent-Length: 110\r\n\r\n{\"title\":\"Headers too large\",\"status\":431,\
-\"code\":\"TOO_LARGE\",\"retryable\":false,\"detail\":\"Headers too large.\"}";
-
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
@@ -191,7 +185,7 @@ impl AsyncRead for Connection {
                 }
                 this.header_bytes += came;
                 if this.header_bytes > this.limits.max_header_bytes {
-                    this.last_words(TOO_LARGE);
+                    this.last_words(&this.limits.too_large);
                     return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
                 }
                 Poll::Ready(Ok(()))
@@ -206,7 +200,7 @@ impl AsyncRead for Connection {
                     // Nothing was asked: an end of input closes without a word.
                     return Poll::Ready(Ok(()));
                 }
-                this.last_words(TIMED_OUT);
+                this.last_words(&this.limits.timed_out);
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }
             failed @ Poll::Ready(Err(_)) => failed,
@@ -217,6 +211,13 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
+        // Before the header is through, only the server's own parser has something to say: a bare refusal of a request
+        // that it cannot read. It is said in our words.
+        if this.phase.load(Ordering::Relaxed) != BODY && buf.starts_with(b"HTTP/1.") {
+            this.buffer.extend_from_slice(&this.limits.malformed);
+            this.linger();
+            return Poll::Ready(Ok(buf.len()));
+        }
         if this.buffer.len() + buf.len() > WRITE_BUFFER {
             ready!(this.poll_send_buffer(cx))?;
         }
@@ -287,20 +288,5 @@ impl GetProxyDigest for Connection {
 impl GetSocketDigest for Connection {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         Some(Arc::clone(&self.digest))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn last_words_have_their_length() {
-        for reply in [TIMED_OUT, TOO_LARGE] {
-            let text = std::str::from_utf8(reply).unwrap();
-            let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            assert!(head.contains(&format!("Content-Length: {}", body.len())), "{} in {head}", body.len());
-            assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
-        }
     }
 }

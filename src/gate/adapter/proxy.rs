@@ -9,7 +9,7 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName};
 use pingora::http::RequestHeader;
 use pingora::modules::http::HttpModules;
-use pingora::proxy::{FailToProxy, ProxyHttp, Session};
+use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 
@@ -34,6 +34,7 @@ pub(super) struct Proxy<A, D> {
     shop: Shop,
     in_flight: Arc<AtomicUsize>,
     served: AtomicU64,
+    shop_failures: AtomicU64,
 }
 
 /// What is kept of one request.
@@ -50,7 +51,7 @@ impl Drop for Ctx {
 
 impl<A: AttemptPort, D: FirstDelivery<A>> Proxy<A, D> {
     pub(super) fn new(edge: Arc<Edge<A, D>>, shop: Shop, in_flight: Arc<AtomicUsize>) -> Proxy<A, D> {
-        Proxy { edge, shop, in_flight, served: AtomicU64::new(0) }
+        Proxy { edge, shop, in_flight, served: AtomicU64::new(0), shop_failures: AtomicU64::new(0) }
     }
 
     /// Answers a request under the prefix, `target` being its path below the prefix, and its query.
@@ -121,6 +122,15 @@ fn forwarded_for(headers: &HeaderMap, peer: IpAddr) -> String {
     line
 }
 
+/// Whether a line of the header block ends with a bare line feed. The server takes it for an end of line; whoever stands
+/// before the gate may not have, and then the two see different requests.
+fn has_bare_line_feed(session: &Session) -> bool {
+    session.downstream_session.as_http1().is_some_and(|http1| {
+        let raw = http1.get_headers_raw_bytes();
+        raw.first() == Some(&b'\n') || raw.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r')
+    })
+}
+
 /// Whether the header block that came over the wire holds both framings: the server has dropped one of them already.
 fn has_both_framings(session: &Session) -> bool {
     let headers = &session.req_header().headers;
@@ -165,6 +175,11 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
         let target = session.req_header().raw_path();
         if target.len() > MAX_TARGET {
             self.refuse(session, &sale, Refusal::from(Code::UriTooLarge).closing()).await?;
+            return Ok(true);
+        }
+        if has_bare_line_feed(session) {
+            let detail = "The header holds a line feed without a carriage return.";
+            self.refuse(session, &sale, Refusal::bad_request(detail).closing()).await?;
             return Ok(true);
         }
         let mut parts = target.splitn(2, |&byte| byte == b'?');
@@ -233,17 +248,34 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
             let sale = self.edge.sale.load_full();
             // The client may be gone; then nobody is left to tell.
             let _ = self.refuse(session, &sale, Refusal::from(code).closing()).await;
+            // A body that is still coming would reset the connection, and the answer with it.
+            session.downstream_session.shutdown().await;
+        }
+        if *e.esource() == ErrorSource::Upstream {
+            let failures = self.shop_failures.fetch_add(1, Ordering::Relaxed) + 1;
+            // A dead shop under a crowd: one line for the first, then fewer and fewer.
+            if failures.is_power_of_two() || failures.is_multiple_of(10_000) {
+                tracing::warn!(error = %e, failures, "the shop does not answer");
+            }
         }
         FailToProxy { error_code: code.map_or(0, |code| code.meaning().status), can_reuse_downstream: false }
     }
 
-    /// Clients that go away are not errors of ours.
-    fn suppress_error_log(&self, _session: &Session, _ctx: &Ctx, e: &Error) -> bool {
-        *e.esource() != ErrorSource::Upstream
+    /// The server would write a line per failed request; [`Proxy::fail_to_proxy`] writes what is worth one.
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Ctx, _e: &Error) -> bool {
+        true
+    }
+
+    fn suppress_proxy_warn_log(&self, _session: &Session, _ctx: &Ctx, _e: &Error, _at: ProxyWarnLogContext) -> bool {
+        true
     }
 
     async fn logging(&self, session: &mut Session, _e: Option<&Error>, ctx: &mut Ctx) {
+        let unread = !session.is_body_done();
         if let Some(connection) = write::connection(session) {
+            if unread {
+                connection.linger();
+            }
             connection.request_is_over();
         }
         // 499: the client went away before it was answered.

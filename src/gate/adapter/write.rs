@@ -45,6 +45,21 @@ pub(super) async fn answer(session: &mut Session, answer: Answer) -> pingora::Re
     session.downstream_session.write_response_body(answer.body, true).await
 }
 
+/// A whole answer as bytes, for a client that has not sent a whole request; the connection closes after it.
+pub(super) fn on_the_wire(answer: &Answer) -> Vec<u8> {
+    let status = http::StatusCode::from_u16(answer.status).unwrap_or(http::StatusCode::BAD_REQUEST);
+    let mut wire = format!("HTTP/1.1 {} {}\r\n", answer.status, status.canonical_reason().unwrap_or("-")).into_bytes();
+    for (name, value) in &answer.headers {
+        wire.extend_from_slice(name.as_str().as_bytes());
+        wire.extend_from_slice(b": ");
+        wire.extend_from_slice(value.as_bytes());
+        wire.extend_from_slice(b"\r\n");
+    }
+    wire.extend_from_slice(format!("Connection: close\r\nContent-Length: {}\r\n\r\n", answer.body.len()).as_bytes());
+    wire.extend_from_slice(&answer.body);
+    wire
+}
+
 /// The spelling of our own headers; standard ones have theirs.
 fn spelling(name: &HeaderName) -> Option<&'static str> {
     match name.as_str() {

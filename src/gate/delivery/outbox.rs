@@ -33,7 +33,7 @@ impl Outbox for Activity {
         &self.id
     }
     fn view(&self) -> Arc<View> {
-        Arc::clone(&Activity::view(self))
+        Activity::view(self)
     }
     async fn settle(&self, id: RequestId, settlement: Settlement) -> Guarded<Recorded> {
         Activity::settle(self, id, settlement).await

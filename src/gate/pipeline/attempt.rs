@@ -49,7 +49,8 @@ where
     let key = shape::idempotency_key(request).at(Stage::Shape)?;
     shape::json_content_type(request).at(Stage::Shape)?;
     // 3. Everything sold out, as the lease says. A winner's key passes: it must hear of its win, not of the end.
-    if entry.port.lease_says_sold_out(now.instant) && !entry.port.may_be_winner(&key) {
+    let view = entry.port.view();
+    if view.lease_says_sold_out(now.instant) && !entry.port.may_be_winner(&key) {
         return Err(Code::SoldOut).at(Stage::SoldOut);
     }
     // 4–6. Limits, cheapest first, and who it is.
@@ -67,15 +68,14 @@ where
         .at(Stage::Token)?;
     shape::payload(&request.body).at(Stage::Shape)?;
     // 8. This SKU sold out, as the lease says; the same exception.
-    if entry.port.lease_says_sku_sold_out(&wanted.sku, now.instant) && !entry.port.may_be_winner(&key) {
+    if view.lease_says_sku_sold_out(&wanted.sku, now.instant) && !entry.port.may_be_winner(&key) {
         return Err(Code::SoldOut).at(Stage::Sku);
     }
     // 9. Time and state. Whatever is too late for a win may still be an earlier one's repetition.
-    let view = entry.port.view();
     let leave = leave(Moment {
         now: now.store,
         starts_at: view.starts_at,
-        phase: entry.port.phase(now.store, now.instant),
+        phase: view.phase(now.store),
         token: wanted.timing,
         sku_stopped: view.stock_of(&wanted.sku).is_some_and(|stock| stock.stopped),
     })

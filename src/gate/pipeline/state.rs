@@ -68,13 +68,13 @@ pub(super) fn state<A: AttemptPort>(
 fn render<A: AttemptPort>(entry: &Entry<A>, request: &Inbound<'_>) -> Bytes {
     let now = request.now.store;
     let view = entry.port.view();
-    let phase = entry.port.phase(now, request.now.instant);
+    let phase = view.phase(now);
     let skus = skus(entry, &view)
         .map(|(sku, stock)| SkuBody { sku: sku.as_str(), stock: shown(entry.display, &stock) })
         .collect();
     let body = StateBody {
         activity: entry.id.as_str(),
-        phase: name(phase),
+        phase: phase.as_str(),
         server_time_ms: now.0,
         starts_at_ms: view.starts_at.0,
         ends_at_ms: view.ends_at.0,
@@ -106,16 +106,6 @@ fn shown(display: StockDisplay, stock: &Stock) -> StockBody {
         StockDisplay::Exact => StockBody { display: "exact", left: Some(left), level: Some(level()) },
         StockDisplay::Fuzzy => StockBody { display: "fuzzy", left: None, level: Some(level()) },
         StockDisplay::Hidden => StockBody { display: "hidden", left: None, level: None },
-    }
-}
-
-fn name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Before => "before",
-        Phase::Open => "open",
-        Phase::SoldOut => "sold_out",
-        Phase::Ended => "ended",
-        Phase::Paused => "paused",
     }
 }
 

@@ -43,7 +43,8 @@ fn funnel<A: AttemptPort, D>(
         let most = offer.max_qty;
         return Err(Refusal::from(Code::BadRequest).detail(format!("qty may be {most} at most."))).at(Stage::Shape);
     }
-    let sold_out = entry.port.lease_says_sold_out(now.instant) || entry.port.lease_says_sku_sold_out(&sku, now.instant);
+    let view = entry.port.view();
+    let sold_out = view.lease_says_sold_out(now.instant) || view.lease_says_sku_sold_out(&sku, now.instant);
     if sold_out && !entry.port.may_be_winner(&key) {
         return Err(Code::SoldOut).at(Stage::SoldOut);
     }
@@ -51,11 +52,11 @@ fn funnel<A: AttemptPort, D>(
     let user = sale.identity.user(request).at(Stage::Identity)?;
     let device = sale.identity.device(request).at(Stage::Identity)?;
     sale.limits.tokens.check_caller(&user, device.as_ref(), &entry.id).at(Stage::CallerLimit)?;
-    let starts_at = entry.port.view().starts_at;
+    let starts_at = view.starts_at;
     if now.store.after(sale.open_before) < starts_at {
         return Err(not_started(now.store.after(sale.open_before), starts_at)).at(Stage::Time);
     }
-    match entry.port.phase(now.store, now.instant) {
+    match view.phase(now.store) {
         Phase::Ended => return Err(Code::Ended).at(Stage::Time),
         Phase::Paused if now.store >= starts_at => return Err(Code::Paused).at(Stage::Time),
         Phase::Before | Phase::Open | Phase::SoldOut | Phase::Paused => {}

@@ -74,7 +74,7 @@ pub fn place<'a>(path: &'a [u8], prefix: &str) -> Result<Place<'a>, Ambiguous> {
 }
 
 fn sale_fault(path: &str) -> Ambiguous {
-    match decode(path) {
+    match decode(path, true) {
         None => Ambiguous::BadEscape,
         Some(decoded) if has_dot_segment(&decoded) => Ambiguous::DotSegment,
         Some(_) => Ambiguous::LooksLikeSale,
@@ -86,8 +86,8 @@ fn suspicious_shop_path(path: &str, prefix: &str) -> Result<Place<'static>, Ambi
     // The most generous reader decodes until nothing changes, takes a backslash for a slash, drops parameters (or does
     // not), joins empty segments and ignores case.
     let mut read = path.to_owned();
-    for _ in 0..4 {
-        let decoded = decode(&read).ok_or(Ambiguous::BadEscape)?;
+    for round in 0..4 {
+        let decoded = decode(&read, round == 0).ok_or(Ambiguous::BadEscape)?;
         if has_dot_segment(&decoded) {
             return Err(Ambiguous::DotSegment);
         }
@@ -123,24 +123,27 @@ fn suspicious_shop_path(path: &str, prefix: &str) -> Result<Place<'static>, Ambi
     Ok(Place::Shop)
 }
 
-/// One round of percent decoding; `None` if an escape is malformed or hides a control character or a backslash. Bytes
-/// beyond ASCII become a placeholder: no prefix holds one.
-fn decode(text: &str) -> Option<String> {
+/// One round of percent decoding; `None` if an escape hides a control character or a backslash, or (in the first round)
+/// is malformed: in a later round, a percent sign may stand for itself. Bytes beyond ASCII become a placeholder: no
+/// prefix holds one.
+fn decode(text: &str, first_round: bool) -> Option<String> {
     let mut decoded = String::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            decoded.push(char::from(byte));
-            continue;
-        }
-        let high = char::from(bytes.next()?).to_digit(16)?;
-        let low = char::from(bytes.next()?).to_digit(16)?;
-        match u8::try_from(high * 16 + low).ok()? {
-            0..=0x1f | 0x7f | b'\\' => return None,
-            beyond @ 0x80.. => decoded.push(if beyond > 0x80 { '~' } else { '!' }),
-            ascii => decoded.push(char::from(ascii)),
+    let mut rest = text;
+    while let Some(at) = rest.find('%') {
+        decoded.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        let digits = rest.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            None if first_round => return None,
+            None => decoded.push('%'),
+            Some(0..=0x1f | 0x7f | b'\\') => return None,
+            Some(byte) => {
+                decoded.push(if byte.is_ascii() { char::from(byte) } else { '~' });
+                rest = &rest[2..];
+            }
         }
     }
+    decoded.push_str(rest);
     Some(decoded)
 }
 
@@ -201,6 +204,7 @@ mod tests {
             ("/p//q", shop),
             ("/p;v=1/q", shop),
             ("/p/100%25", shop),
+            ("/p/100%25zz", shop),
             ("/p/a%20b", shop),
             ("//cdn/x", shop),
             ("/~user/;x", shop),
