@@ -9,6 +9,7 @@ mod fake_activity;
 mod harness;
 mod house;
 mod orders;
+mod sale;
 mod store_agreement;
 
 #[test]
