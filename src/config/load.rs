@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(loaded.config.gate.id.as_str(), "gate-7");
         assert_eq!(loaded.resolve(Path::new("store.db")), Path::new("conf/store.db"));
         let (id, activity) = loaded.config.activities.first_key_value().unwrap();
-        let terms = terms(activity, id, Epoch(3));
+        let terms = terms(activity, Epoch(3));
         assert_eq!((id.as_str(), terms.epoch), ("first-sale", Epoch(3)));
         assert_eq!((terms.starts_at, terms.ends_at), (StoreMs(1_797_076_800_000), StoreMs(1_797_084_000_000)));
         assert_eq!(terms.skus, [("phone".parse().unwrap(), 500)]);

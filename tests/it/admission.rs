@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use prometheus::Registry;
 use seckill_gate::domain::admission::{Attempt, Epoch, Preheated, Recorded, Terms, Verdict};
 use seckill_gate::domain::win::{Cause, Reason, Release};
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, StoreMs, UserId};
 use seckill_gate::gate::activity::{Activity, Admitted, Phase, StoreMetrics, World};
 use seckill_gate::gate::store::redis::RedisStore;
 use seckill_gate::platform::clock::{StoreClock, monotonic, wall_ms};
+use seckill_gate::platform::metrics::Metrics;
 use seckill_gate::platform::redis::RedisSettings;
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +28,7 @@ fn world(redis: &Redis, gate: &str, queue: usize) -> World {
         store_deadline: STORE_DEADLINE,
         queue,
         first_delivery_lease: Duration::from_secs(60),
-        metrics: Arc::new(StoreMetrics::register(&Registry::new()).unwrap()),
+        metrics: Arc::new(StoreMetrics::register(&Metrics::new().unwrap()).unwrap()),
     }
 }
 
