@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod admin;
+mod admin_rig;
 mod admission;
 mod config;
 mod delivery;
