@@ -21,7 +21,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Runs it. Exit 3 if a sum does not add up or a user is above the limit.
+    /// Runs it. Exit 3 if a sum does not add up, a user is above the limit, or the store does not answer.
     pub async fn run(self) -> Result<u8, Failure> {
         let client = self.gate.client()?;
         let names: Vec<String> = match self.activity {
@@ -67,6 +67,9 @@ pub fn number(value: &Value, field: &str) -> i64 {
 }
 
 fn is_sound(activity: &Value) -> bool {
+    if activity.get("store_error").is_some() {
+        return false;
+    }
     let invariants = activity.get("invariants").and_then(Value::as_object);
     invariants.is_none_or(|all| all.values().all(|holds| *holds == Value::Bool(true)))
 }
@@ -78,6 +81,10 @@ fn describe(activity: &Value) -> String {
         lines += &format!(", {word} {}", relative(number(activity, field) - now));
     }
     lines.push('\n');
+    if activity.get("store_error").is_some() {
+        let error = text(activity, "store_error");
+        lines += &format!("  {error}\n  the figures are those of the last poll, wins are missing\n");
+    }
     if activity.get("preheated") != Some(&Value::Bool(true)) {
         lines += &format!("  not preheated: run `seckill-gate preheat {}`\n", text(activity, "activity"));
         return lines;

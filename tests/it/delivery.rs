@@ -332,16 +332,44 @@ async fn beyond_max_in_flight_winners_are_queued_and_the_relay_delivers_them_at_
 }
 
 #[tokio::test]
-async fn a_relay_without_a_free_permit_still_puts_returned_units_on_sale() {
+async fn a_relay_without_a_free_permit_claims_no_win_but_still_puts_returned_units_on_sale() {
     let rig = rig(serve_bytes(b"").await, 2, Duration::from_secs(5));
-    let (stuck, other) = (FakeActivity::new(), FakeActivity::new());
-    let _permits = (rig.courier.try_permit().unwrap(), rig.courier.try_permit().unwrap());
-    other.state.lock().unwrap().due = vec![other.win("u1", b"{}")];
+    let activity = FakeActivity::new();
+    activity.state.lock().unwrap().due = vec![activity.win("u1", b"{}")];
+    let permits = (rig.courier.try_permit().unwrap(), rig.courier.try_permit().unwrap());
     let (_trigger, shutdown) = shutdown::channel();
     let pacer = Arc::new(Mutex::new(Pacer::new(500, Duration::from_secs(1), Instant::now())));
-    for activity in [&stuck, &other] {
-        tokio::spawn(relay::run(activity.clone(), rig.courier.clone(), pacer.clone(), shutdown.clone()));
-    }
-    until("claimed again and again", || other.state.lock().unwrap().claims > 3).await;
-    assert_eq!(other.state.lock().unwrap().due.len(), 1, "a win was claimed that could not be delivered");
+    tokio::spawn(relay::run(activity.clone(), rig.courier.clone(), pacer, shutdown));
+    until("claimed again and again", || activity.state.lock().unwrap().claims > 3).await;
+    assert_eq!(activity.state.lock().unwrap().due.len(), 1, "a win was claimed that could not be delivered");
+    drop(permits);
+    until("delivered", || activity.state.lock().unwrap().due.is_empty()).await;
+}
+
+#[tokio::test]
+async fn an_activity_whose_deliveries_hang_leaves_permits_to_the_others() {
+    // Hangs for the activity's first user, books for everybody else.
+    let orders = serve(Router::new().route(
+        "/orders",
+        post(|headers: HeaderMap| async move {
+            if headers["seckill-user"].to_str().unwrap().starts_with("stuck") {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+            "{}"
+        }),
+    ))
+    .await;
+    let rig = rig(orders, 4, Duration::from_secs(5));
+    let (stuck, other) = (FakeActivity::new(), FakeActivity::new());
+    stuck.state.lock().unwrap().due = (0..20).map(|n| stuck.win(&format!("stuck{n}"), b"{}")).collect();
+    let (_trigger, shutdown) = shutdown::channel();
+    let pacer = Arc::new(Mutex::new(Pacer::new(500, Duration::from_secs(1), Instant::now())));
+    tokio::spawn(relay::run(stuck.clone(), rig.courier.clone(), pacer.clone(), shutdown.clone()));
+    until("claimed", || stuck.state.lock().unwrap().due.len() < 20).await;
+    let started = Instant::now();
+    let win = other.win("u1", b"{}");
+    other.state.lock().unwrap().due = vec![win.clone()];
+    tokio::spawn(relay::run(other.clone(), rig.courier.clone(), pacer, shutdown));
+    until("booked beside the stuck ones", || other.noted(win.request_id) == [Noted::Booked]).await;
+    assert!(started.elapsed() < DEADLINE, "waited for a stuck delivery: {:?}", started.elapsed());
 }

@@ -41,6 +41,8 @@ pub struct State {
     pub store_lost: bool,
     pub barred: Option<Barred>,
     pub claims: usize,
+    /// Shared with other fakes, so that the order among them shows.
+    pub calls: Arc<Mutex<Vec<String>>>,
 }
 
 pub fn view() -> View {
@@ -49,7 +51,7 @@ pub fn view() -> View {
         starts_at: StoreMs(1_000),
         ends_at: StoreMs(u64::MAX / 2),
         per_user_limit: 1,
-        stock: Vec::new(),
+        stock: vec![("phone".parse().unwrap(), seckill_gate::domain::stock::Stock::new(10))],
         barred: None,
         paused: false,
         unsettled: 0,
@@ -152,6 +154,7 @@ impl Operable for FakeActivity {
     async fn operate(&self, change: Change) -> Guarded<Operated> {
         let mut state = self.state.lock().unwrap();
         state.changes.push(change);
+        state.calls.lock().unwrap().push("store change".into());
         Ok(Ok(state.operated.clone().unwrap_or(Operated::Applied)))
     }
 }

@@ -27,13 +27,17 @@ pub async fn list(State(world): State<Arc<AdminWorld>>) -> Json<Value> {
     Json(json!({ "activities": activities }))
 }
 
-/// `GET /admin/activities/{id}`: with one atomic snapshot of the store.
+/// `GET /admin/activities/{id}`: with one atomic snapshot of the store; without an answer of the store, what the last poll
+/// showed, and `store_error`.
 pub async fn show(State(world): State<Arc<AdminWorld>>, Path(name): Path<String>) -> Result<Json<Value>, Problem> {
     let (id, managed) = world.managed(&name)?;
-    let snapshot = world.store.snapshot(id).await?;
+    let snapshot = world.store.snapshot(id).await;
     let mut shown = brief(&world, id, managed);
-    if let Some(snapshot) = snapshot {
-        add_snapshot(&mut shown, &snapshot);
+    match snapshot {
+        Ok(Some(snapshot)) => add_snapshot(&mut shown, &snapshot),
+        Ok(None) => {}
+        // An operator looks here most of all when the store is in trouble: what the last poll showed is better than nothing.
+        Err(error) => shown["store_error"] = error.to_string().into(),
     }
     Ok(Json(shown))
 }

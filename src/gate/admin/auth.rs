@@ -11,7 +11,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
 use super::problem::Problem;
 
@@ -122,7 +122,11 @@ fn single(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
 /// The guard before every route but the probes.
 pub async fn guard(State(auth): State<Arc<AdminAuth>>, request: Request, next: Next) -> Response {
     match auth.admit(request.method(), request.headers()) {
-        Ok(_) => next.run(request).await,
+        Ok(_) => {
+            let mut response = next.run(request).await;
+            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }
         Err(problem) => problem.into_response(),
     }
 }
@@ -148,8 +152,8 @@ mod tests {
         let hosts = ["Ops.example:8081".to_owned()];
         let auth = AdminAuth::new(b"change", Some(b"read"), "127.0.0.1:8081".parse().unwrap(), &hosts);
         let own = (HOST, "127.0.0.1:8081");
-        #[allow(clippy::type_complexity)]
-        let table: &[(Method, &[(header::HeaderName, &str)], u16)] = &[
+        type Row<'a> = (Method, &'a [(header::HeaderName, &'a str)], u16);
+        let table: &[Row<'_>] = &[
             (Method::GET, &[own.clone(), (TOKEN, "Bearer read")], 200),
             (Method::GET, &[own.clone(), (TOKEN, "bearer change")], 200),
             (Method::POST, &[own.clone(), (TOKEN, "Bearer change")], 200),

@@ -43,6 +43,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Asked<T> {
             .await
             .map_err(|rejected| Problem::new(rejected.status(), "BAD_REQUEST", rejected.body_text()))?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        // serde would read a struct from an array, too.
+        if text.trim_ascii_start().first() != Some(&b'{') {
+            return Err(Problem::bad_request("the body is not a JSON object"));
+        }
         let body = serde_json::from_slice(text).map_err(|error| Problem::bad_request(format!("the body: {error}")))?;
         Ok(Asked { body, peer })
     }

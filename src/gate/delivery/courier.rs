@@ -137,10 +137,10 @@ impl Inner {
                 return Told::Queued;
             }
         };
-        self.metrics.in_flight.inc();
         let started = monotonic();
+        let under_way = UnderWay::count(&self.metrics.in_flight);
         let word = self.client.deliver(activity, win, &ticket, traceparent).await;
-        self.metrics.in_flight.dec();
+        drop(under_way);
         self.metrics.deliveries.with_label_values(&[word.label()]).inc();
         self.metrics.seconds.with_label_values(&[word.label()]).observe(started.elapsed().as_secs_f64());
         tracing::debug!(%activity, request_id = %win.request_id, tries = win.tries, word = ?word.label(), "delivered");
@@ -192,6 +192,22 @@ impl Inner {
                 tracing::warn!(%activity, request_id = %id, word, %error, "not recorded, as far as is known");
             }
         }
+    }
+}
+
+/// Counts a delivery while it is under way, even if it panics.
+struct UnderWay<'a>(&'a prometheus::IntGauge);
+
+impl UnderWay<'_> {
+    fn count(gauge: &prometheus::IntGauge) -> UnderWay<'_> {
+        gauge.inc();
+        UnderWay(gauge)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

@@ -122,8 +122,10 @@ pub fn judge_reply(status: StatusCode, headers: &HeaderMap, body: ReplyBody, rul
 
 fn cause_named(headers: &HeaderMap) -> Result<Option<Cause>, Why> {
     let mut named = None;
-    for value in headers.get_all(ORDER_HEADER) {
-        let cause = match value.as_bytes().trim_ascii().to_ascii_lowercase().as_slice() {
+    // Proxies may join repeated headers with commas.
+    let lines = headers.get_all(ORDER_HEADER).iter();
+    for value in lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b',')) {
+        let cause = match value.trim_ascii().to_ascii_lowercase().as_slice() {
             b"refused" => Cause::Refused,
             b"ended" => Cause::Ended,
             _ => continue,
@@ -188,6 +190,8 @@ mod tests {
             (500, &["refused"], &none, "refused"),
             (409, &["refused", "refused"], &none, "refused"),
             (409, &["refused", "ended"], &none, "unknown"),
+            (200, &["refused,ended"], &none, "unknown"),
+            (200, &["refused, refused"], &none, "refused"),
             (409, &["declined"], &none, "unknown"),
             (201, &["accepted"], &none, "booked"),
         ];

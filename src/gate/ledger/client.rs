@@ -106,7 +106,7 @@ impl LedgerAccess for LedgerClient {
     }
 
     async fn set_total(&self, activity: &ActivityId, sku: &SkuId, from: i64, to: i64) -> Result<TotalSet, LedgerError> {
-        let body = json!({ "total": { "sku": sku, "from": from, "to": to } });
+        let body = json!({ "totals": { "sku": sku, "from": from, "to": to } });
         match self.call(Method::PUT, &["activities", activity.as_str()], &[], Some(&body)).await? {
             (StatusCode::OK, _) => Ok(TotalSet::Stands),
             (StatusCode::CONFLICT | StatusCode::NOT_FOUND, body) => Ok(TotalSet::Refused(detail(&body))),

@@ -26,13 +26,12 @@ pub struct Deployment {
     pub gates: Vec<Gate>,
     /// The admission store.
     pub store: Redis,
-    /// Where orders wait.
-    pub queue: Redis,
+    _queue: Redis,
     /// `mysql://` address of the ledger's database.
     pub ledger_url: String,
     /// The configuration file.
     pub config: PathBuf,
-    orders: Vec<Process>,
+    _orders: Process,
     http: Client,
     signer: Signer,
     folder: TempDir,
@@ -42,8 +41,6 @@ pub struct Deployment {
 pub struct Gate {
     /// Port of the public listener.
     pub public: u16,
-    /// Port of the admin listener.
-    pub admin: u16,
     /// Port of the metrics listener.
     pub metrics: u16,
     _process: Process,
@@ -78,7 +75,7 @@ impl Deployment {
                 ]),
             );
             process.wait_until("listened", || listens(public));
-            Gate { public, admin, metrics, _process: process }
+            Gate { public, metrics, _process: process }
         });
         let gates = gates.collect();
         run(seckill_gate().args(["preheat", SALE, "-c"]).arg(&config));
@@ -86,7 +83,7 @@ impl Deployment {
         let signer = Signer::hs256(user_key.trim().as_bytes(), "shop", "https://shop.test", "seckill").unwrap();
         let http = Client::builder().timeout(Duration::from_secs(20)).pool_max_idle_per_host(200).build().unwrap();
         let deployment =
-            Deployment { gates, store, queue, ledger_url, config, orders: vec![orders], http, signer, folder };
+            Deployment { gates, store, _queue: queue, ledger_url, config, _orders: orders, http, signer, folder };
         for gate in 0..deployment.gates.len() {
             deployment.until_open(gate).await;
         }
@@ -97,11 +94,6 @@ impl Deployment {
     pub fn signer(&self) -> Arc<Signer> {
         let key = std::fs::read_to_string(self.folder.path().join("secrets/user-jwt-secret")).unwrap();
         Arc::new(Signer::hs256(key.trim().as_bytes(), "shop", "https://shop.test", "seckill").unwrap())
-    }
-
-    /// Process ids of the order services.
-    pub fn orders_pids(&self) -> Vec<u32> {
-        self.orders.iter().map(Process::id).collect()
     }
 
     async fn until_open(&self, gate: usize) {

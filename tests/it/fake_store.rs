@@ -1,0 +1,121 @@
+//! An admission store that knows just enough for the admin listener: one activity, its snapshot and wins.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use seckill_gate::domain::admission::*;
+use seckill_gate::domain::stock::Stock;
+use seckill_gate::domain::{ActivityId, RequestId, StoreMs, UserId};
+use seckill_gate::gate::store::{AdmissionStore, StoreError};
+
+#[derive(Default)]
+pub struct FakeStore {
+    pub state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub snapshot: Option<Snapshot>,
+    pub wins: Vec<FoundWin>,
+    /// What was asked of store and ledger, in order.
+    pub calls: Arc<Mutex<Vec<String>>>,
+    pub failing_preheats: usize,
+    pub down: bool,
+}
+
+pub fn terms() -> Terms {
+    Terms {
+        epoch: Epoch(1),
+        starts_at: StoreMs(1_000),
+        ends_at: StoreMs(u64::MAX / 2),
+        per_user_limit: 1,
+        rebuy_after_release: true,
+        retention: Duration::from_secs(60),
+        skus: vec![("phone".parse().unwrap(), 10)],
+    }
+}
+
+pub fn snapshot(left: i64, held: (u64, i64), accepted: (u64, i64)) -> Snapshot {
+    let stock = Stock { total: 10, left, ..Stock::default() };
+    let units = WinUnits { held, accepted, released: (1, 1) };
+    let skus = vec![("phone".parse().unwrap(), stock, units)];
+    Snapshot { terms: terms(), skus, users_above_limit: Vec::new(), unsettled: held.0 }
+}
+
+impl FakeStore {
+    fn up(&self) -> Result<std::sync::MutexGuard<'_, State>, StoreError> {
+        let state = self.state.lock().unwrap();
+        if state.down { Err(StoreError::Unavailable("connection refused".into())) } else { Ok(state) }
+    }
+}
+
+#[async_trait]
+impl AdmissionStore for FakeStore {
+    async fn preheat(&self, _: &ActivityId, terms: &Terms) -> Result<(StoreMs, Preheated), StoreError> {
+        let mut state = self.up()?;
+        if state.failing_preheats > 0 {
+            state.failing_preheats -= 1;
+            return Err(StoreError::Unknown("timeout".into()));
+        }
+        state.calls.lock().unwrap().push("store preheat".into());
+        let mut fresh = snapshot(10, (0, 0), (0, 0));
+        fresh.terms = terms.clone();
+        state.snapshot = Some(fresh);
+        Ok((StoreMs(1), Preheated::Created))
+    }
+    async fn admit(&self, _: &ActivityId, _: &Batch) -> Result<Reply<Vec<Verdict>>, StoreError> {
+        unreachable!()
+    }
+    async fn settle(&self, _: &ActivityId, _: &Settle) -> Result<Reply<Recorded>, StoreError> {
+        unreachable!()
+    }
+    async fn release(&self, _: &ActivityId, _: &ReleaseWin) -> Result<Reply<Recorded>, StoreError> {
+        unreachable!()
+    }
+    async fn claim_due(&self, _: &ActivityId, _: &ClaimDue) -> Result<Reply<Claimed>, StoreError> {
+        unreachable!()
+    }
+    async fn operate(&self, _: &ActivityId, _: &Operate) -> Result<Reply<Operated>, StoreError> {
+        unreachable!()
+    }
+    async fn poll(&self, _: &ActivityId, poll: &Poll) -> Result<Polled, StoreError> {
+        let state = self.up()?;
+        let run = RunId("r".into());
+        let Some(snapshot) = &state.snapshot else {
+            return Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::NotPreheated });
+        };
+        // One win per page, so that the pages must be followed.
+        let at: usize = poll.after.0.parse().unwrap();
+        let entries = state.wins.get(at).map(|win| JournalEntry {
+            at: win.record.won_at,
+            op: JournalOp::Won {
+                request_id: win.request_id,
+                key: win.record.key.clone(),
+                sku: win.record.sku.clone(),
+                qty: win.record.qty,
+            },
+        });
+        let stored = ActivityState {
+            terms: snapshot.terms.clone(),
+            run_id: run.clone(),
+            paused: false,
+            stock: Vec::new(),
+            unsettled: 0,
+            entries: entries.into_iter().collect(),
+            cursor: JournalCursor((at + 1).to_string().into()),
+            at_end: at + 1 >= state.wins.len(),
+        };
+        Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::Stored(Box::new(stored)) })
+    }
+    async fn find(&self, _: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
+        let state = self.up()?;
+        Ok(ids.iter().map(|id| state.wins.iter().find(|win| win.request_id == *id).cloned()).collect())
+    }
+    async fn wins_of(&self, _: &ActivityId, _: &UserId) -> Result<Vec<FoundWin>, StoreError> {
+        unreachable!()
+    }
+    async fn snapshot(&self, _: &ActivityId) -> Result<Option<Snapshot>, StoreError> {
+        Ok(self.up()?.snapshot.clone())
+    }
+}
