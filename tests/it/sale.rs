@@ -109,6 +109,9 @@ async fn the_metrics_of_gate_and_order_service_pass_promtool() {
     let deployment = Deployment::start(1, 5).await;
     let token = deployment.token(0, "ann", "k1").await;
     deployment.attempt(0, "ann", "k1", &token).await;
+    assert_eq!(deployment.attempt(0, "bob", "k1", &token).await.outcome, "TOKEN_INVALID");
+    let page = reqwest::get(format!("http://127.0.0.1:{}/seckill/{SALE}", deployment.gates[0].public)).await.unwrap();
+    assert_eq!(page.status(), 200);
     orders_reach(&deployment, 1).await;
     let url = format!("http://127.0.0.1:{}/metrics", deployment.gates[0].metrics);
     let metrics = reqwest::get(url).await.unwrap().text().await.unwrap();

@@ -28,6 +28,7 @@ fn configure(world: &World) {
     let mysql = world.mysql_url.as_deref().unwrap();
     std::fs::write(folder.join("token"), format!("{TOKEN}\n")).unwrap();
     std::fs::write(folder.join("ticket.pub"), PUBLIC_KEY).unwrap();
+    std::fs::write(folder.join("secret"), "0123456789abcdef0123456789abcdef").unwrap();
     let config = format!(
         r#"
 gate:
@@ -36,17 +37,17 @@ gate:
   admin_token: {{ file: token }}
 store: {{ kind: sqlite, path: store.db }}
 identity:
-  keys: []
+  keys: [{{ kid: shop, algorithm: HS256, key: {{ file: secret }} }}]
   issuer: shop
   audience: sale
-  device_secret: {{ file: token }}
-tokens: {{ keys: [] }}
-orders: {{ url: "http://127.0.0.1:8090/orders", ticket_key: {{ file: token }} }}
+  device_secret: {{ file: secret }}
+tokens: {{ keys: [{{ kid: one, key: {{ file: secret }} }}] }}
+orders: {{ url: "http://127.0.0.1:8090/orders", ticket_key: {{ file: token }}, api_token: {{ file: token }} }}
 order_service:
   api_token: {{ file: token }}
   ticket_public_key: {{ file: ticket.pub }}
   queue: {{ kind: redis, url: "{redis}" }}
-  ledger: {{ kind: mysql, url: "{mysql}" }}
+  ledger: {{ kind: mysql, url: "{mysql}", deadline: 1s }}
   consumer: {{ batch: 50, rate: 1000/s, claim_after: 1s, set_aside_after: 5 }}
 activities: {{}}
 "#

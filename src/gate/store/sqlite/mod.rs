@@ -4,6 +4,7 @@
 //! caller hears `Unknown` and the store takes no further call: the process is to be stopped and started again, which
 //! reads the truth from the file.
 
+mod changes;
 mod rows;
 mod transaction;
 

@@ -6,9 +6,9 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::rows::{self, ActivityRow};
 use crate::domain::admission::{
-    ActivityState, Attempt, Barred, Batch, Change, ClaimDue, Claimed, DueWin, Facts, FoundWin, Guard, JournalCursor,
-    JournalOp, Operate, Operated, Poll, Polled, PolledActivity, Preheated, Recorded, ReleaseWin, Reply, RunId, Settle,
-    Settlement, Snapshot, Terms, Verdict, WinRecord, WinUnits, judge,
+    ActivityState, Attempt, Barred, Batch, ClaimDue, Claimed, DueWin, Facts, FoundWin, Guard, JournalCursor, JournalOp,
+    Poll, Polled, PolledActivity, Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Terms,
+    Verdict, WinRecord, WinUnits, judge,
 };
 use crate::domain::stock::Stock;
 use crate::domain::win::{Step, WinEvent, WinState, transition};
@@ -24,7 +24,7 @@ pub struct Tx<'a> {
     pub now: StoreMs,
 }
 
-type Sql<T> = rusqlite::Result<T>;
+pub(super) type Sql<T> = rusqlite::Result<T>;
 
 impl Tx<'_> {
     pub fn preheat(&self, activity: &ActivityId, terms: &Terms) -> Sql<(StoreMs, Preheated)> {
@@ -206,23 +206,6 @@ impl Tx<'_> {
         Ok(self.reply(Ok(claimed)))
     }
 
-    pub fn operate(&self, activity: &ActivityId, operate: &Operate) -> Sql<Reply<Operated>> {
-        let stored = match self.changeable(activity, &operate.guard)? {
-            Ok(stored) => stored,
-            Err(barred) => return Ok(self.reply(Err(barred))),
-        };
-        let outcome = match &operate.change {
-            Change::Pause => self.set_paused(activity, &stored, true)?,
-            Change::Resume => self.set_paused(activity, &stored, false)?,
-            Change::StopSku(sku) => self.set_stopped(activity, sku, true)?,
-            Change::StartSku(sku) => self.set_stopped(activity, sku, false)?,
-            Change::SetTotal { sku, from, to, returning_delay } => {
-                self.set_total(activity, sku, *from, *to, *returning_delay)?
-            }
-        };
-        Ok(self.reply(Ok(outcome)))
-    }
-
     pub fn poll(&self, activity: &ActivityId, poll: &Poll) -> Sql<Polled> {
         let (now, server_run) = (self.now, self.run_id.clone());
         let Some(stored) = rows::activity(self.sql, activity)? else {
@@ -307,7 +290,7 @@ impl Tx<'_> {
         }))
     }
 
-    fn reply<T>(&self, outcome: Result<T, Barred>) -> Reply<T> {
+    pub(super) fn reply<T>(&self, outcome: Result<T, Barred>) -> Reply<T> {
         Reply { now: self.now, outcome }
     }
 
@@ -324,7 +307,7 @@ impl Tx<'_> {
     }
 
     /// Guarded, and the run is the one stored and vouched for.
-    fn changeable(&self, activity: &ActivityId, guard: &Guard) -> Sql<Result<ActivityRow, Barred>> {
+    pub(super) fn changeable(&self, activity: &ActivityId, guard: &Guard) -> Sql<Result<ActivityRow, Barred>> {
         let guarded = self.guarded(activity, guard)?;
         Ok(guarded.and_then(|stored| {
             let suspect = stored.run_id != *self.run_id || guard.run_id != *self.run_id;
@@ -350,11 +333,11 @@ impl Tx<'_> {
         select.query_row([activity.as_str()], |row| row.get(0))
     }
 
-    fn stock_of(&self, activity: &ActivityId, sku: &SkuId) -> Sql<Option<Stock>> {
+    pub(super) fn stock_of(&self, activity: &ActivityId, sku: &SkuId) -> Sql<Option<Stock>> {
         Ok(rows::stock(self.sql, activity)?.into_iter().find(|(name, _)| name == sku).map(|(_, stock)| stock))
     }
 
-    fn write_stock(&self, activity: &ActivityId, sku: &SkuId, stock: &Stock) -> Sql<()> {
+    pub(super) fn write_stock(&self, activity: &ActivityId, sku: &SkuId, stock: &Stock) -> Sql<()> {
         let mut update = self.sql.prepare_cached(
             "UPDATE stock SET total = ?3, available = ?4, coming_back = ?5, withheld = ?6, stopped = ?7 \
              WHERE activity = ?1 AND sku = ?2",
@@ -422,82 +405,6 @@ impl Tx<'_> {
             win.reply.as_deref(),
         ))?;
         Ok(())
-    }
-
-    /// Puts units on their way to `left`.
-    fn give_back(&self, activity: &ActivityId, sku: &SkuId, stock: &mut Stock, units: i64, delay: Duration) -> Sql<()> {
-        stock.returning += units;
-        self.write_stock(activity, sku, stock)?;
-        let n: u64 = self
-            .sql
-            .prepare_cached(
-                "UPDATE activities SET returning_seq = returning_seq + 1 WHERE activity = ?1 RETURNING returning_seq",
-            )?
-            .query_row([activity.as_str()], |row| row.get(0))?;
-        self.sql
-            .prepare_cached(
-                "INSERT INTO returning_units (activity, on_sale_ms, member, sku, units) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?
-            .execute((activity.as_str(), self.now.after(delay).0, format!("{sku} {units} {n}"), sku.as_str(), units))?;
-        Ok(())
-    }
-
-    /// Store and ledger disagree about this SKU: stop it; units first pay off what is below zero.
-    fn keep_back(&self, activity: &ActivityId, sku: &SkuId, stock: &mut Stock, units: i64) -> Sql<()> {
-        let debt = (-stock.left).clamp(0, units);
-        stock.left += debt;
-        stock.withheld += units - debt;
-        if !stock.stopped {
-            stock.stopped = true;
-            rows::note(self.sql, activity, self.now, &JournalOp::Stopped { sku: sku.clone(), stopped: true })?;
-        }
-        self.write_stock(activity, sku, stock)
-    }
-
-    fn set_total(&self, activity: &ActivityId, sku: &SkuId, from: i64, to: i64, delay: Duration) -> Sql<Operated> {
-        let Some(mut stock) = self.stock_of(activity, sku)? else { return Ok(Operated::NoSuchSku) };
-        if stock.total == to {
-            return Ok(Operated::Already);
-        }
-        if stock.total != from {
-            return Ok(Operated::TotalIs(stock.total));
-        }
-        let delta = to - from;
-        if delta < 0 && stock.left < -delta {
-            return Ok(Operated::OnlyLeft(stock.left));
-        }
-        stock.total = to;
-        if delta < 0 {
-            stock.left += delta;
-            self.write_stock(activity, sku, &stock)?;
-        } else {
-            self.give_back(activity, sku, &mut stock, delta, delay)?;
-        }
-        rows::note(self.sql, activity, self.now, &JournalOp::Total { sku: sku.clone(), delta })?;
-        Ok(Operated::Applied)
-    }
-
-    fn set_paused(&self, activity: &ActivityId, stored: &ActivityRow, paused: bool) -> Sql<Operated> {
-        if stored.paused == paused {
-            return Ok(Operated::Already);
-        }
-        self.sql.execute("UPDATE activities SET paused = ?2 WHERE activity = ?1", (activity.as_str(), paused))?;
-        rows::note(self.sql, activity, self.now, &JournalOp::Paused(paused))?;
-        Ok(Operated::Applied)
-    }
-
-    fn set_stopped(&self, activity: &ActivityId, sku: &SkuId, stopped: bool) -> Sql<Operated> {
-        let Some(mut stock) = self.stock_of(activity, sku)? else { return Ok(Operated::NoSuchSku) };
-        if stock.stopped == stopped {
-            return Ok(Operated::Already);
-        }
-        if !stopped && stock.left < 0 {
-            return Ok(Operated::BelowZero);
-        }
-        stock.stopped = stopped;
-        self.write_stock(activity, sku, &stock)?;
-        rows::note(self.sql, activity, self.now, &JournalOp::Stopped { sku: sku.clone(), stopped })?;
-        Ok(Operated::Applied)
     }
 }
 
