@@ -1,7 +1,7 @@
 #!lua
 -- Tells a gate how the activity stands and what changed since its last question, and notes that the gate lives.
 --
--- ARGV: 1 gate id, 2 epoch vouched for or "0", 3 run vouched for or "-", 4 journal cursor, 5 most entries
+-- ARGV: 1 gate id or nothing, 2 epoch vouched for or "0", 3 run vouched for or "-", 4 journal cursor, 5 most entries
 -- Reply: {"ok", now_ms, server run, meta, stock, deliveries waiting, entries}, or {"not_preheated" | "incomplete", now_ms,
 --        server run}; meta and stock as HGETALL, entries as XRANGE
 
@@ -9,7 +9,9 @@ local present = keys_present()
 if present < KEY_COUNT then
   return { present == 0 and 'not_preheated' or 'incomplete', now, server_run() }
 end
-redis.call('HSET', GATES, ARGV[1], int(now) .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
+if ARGV[1] ~= '' then
+  redis.call('HSET', GATES, ARGV[1], int(now) .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
+end
 return {
   'ok', now, server_run(),
   redis.call('HGETALL', META),

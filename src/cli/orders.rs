@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use tokio::net::TcpListener;
 
 use super::{ConfigArgs, Outcome, Usage, exit, runtime};
 use crate::config::Scope;
 use crate::orders;
+use crate::platform::listen::listen;
 use crate::platform::{shutdown, telemetry};
 
 /// Arguments.
@@ -34,9 +34,7 @@ pub fn run(args: Args) -> Outcome {
     telemetry::init(&loaded.config.logs)?;
     let address = args.listen.unwrap_or(service.listen);
     runtime(0)?.block_on(async {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot listen on {address} (order_service.listen)"))?;
+        let listener = listen(address).context("order_service.listen")?;
         let (trigger, shutdown) = shutdown::channel();
         // Gates repeat what they could not deliver: nobody has to notice first.
         shutdown::on_signals(trigger, std::time::Duration::ZERO)?;

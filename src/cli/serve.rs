@@ -38,7 +38,7 @@ pub fn run(args: Args) -> Outcome {
     let (threads, drain_delay) = (gate.threads, gate.drain_delay.0);
     telemetry::init(&loaded.config.logs)?;
     runtime(threads)?.block_on(async {
-        let sockets = Sockets::bind(&loaded.config.gate).await?;
+        let sockets = Sockets::bind(&loaded.config.gate)?;
         let (trigger, shutdown) = shutdown::channel();
         shutdown::on_signals(trigger, drain_delay)?;
         serve(&loaded, sockets, shutdown).await?;

@@ -682,7 +682,7 @@ mod d {
         64
     }
     pub(super) fn relay_rate() -> Rate {
-        per_second(500)
+        per_second(1_000)
     }
     pub(super) fn epoch_file() -> PathBuf {
         "seckill-epochs.json".into()

@@ -438,8 +438,8 @@ impl JournalCursor {
 /// A gate's regular question: how does the activity stand, and what changed since?
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Poll {
-    /// Who asks.
-    pub gate: GateId,
+    /// Which gate asks, recorded in `gates`; `None` for somebody who only reads.
+    pub gate: Option<GateId>,
     /// What it vouches for, recorded in `gates`.
     pub vouched: Option<(Epoch, RunId)>,
     /// Entries after this one.

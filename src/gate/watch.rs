@@ -48,7 +48,8 @@ impl Watch {
     /// Polls once; true if the journal goes on.
     pub async fn poll(&mut self, activity: &Activity) -> bool {
         let vouched = activity.view().vouched.clone();
-        let ask = Poll { gate: activity.gate.clone(), vouched, after: self.cursor.clone(), max_entries: MAX_ENTRIES };
+        let ask =
+            Poll { gate: Some(activity.gate.clone()), vouched, after: self.cursor.clone(), max_entries: MAX_ENTRIES };
         let sent = monotonic();
         match activity.store.poll(&activity.id, &ask).await {
             Ok(polled) => {

@@ -2,9 +2,9 @@
 
 pub mod clock;
 pub mod http_server;
+pub mod listen;
 pub mod metrics;
 pub mod redis;
 pub mod shutdown;
 pub mod sqlite;
-pub mod sqlite_worker;
 pub mod telemetry;

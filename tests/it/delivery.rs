@@ -12,6 +12,7 @@ use axum::routing::post;
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use seckill_gate::gate::delivery::backlog::Backlog;
 use seckill_gate::gate::delivery::client::{ClientOptions, OrderClient};
 use seckill_gate::gate::delivery::courier::{Courier, CourierOptions};
 use seckill_gate::gate::delivery::metrics::DeliveryMetrics;
@@ -74,6 +75,7 @@ async fn answering(status: u16, headers: &'static [(&'static str, &'static str)]
 }
 
 struct Rig {
+    backlog: Backlog,
     courier: Courier,
     public_pem: String,
     metrics: Arc<Metrics>,
@@ -88,13 +90,13 @@ fn rig(orders: SocketAddr, max_in_flight: usize, answer_within: Duration) -> Rig
         rules: ReplyRules::default(),
     };
     let metrics = Arc::new(Metrics::new().unwrap());
-    let courier = Courier::new(
+    let (courier, backlog) = Courier::new(
         OrderClient::new(options).unwrap(),
         Arc::new(TicketSigner::from_pem(pair.private_pem.as_bytes()).unwrap()),
         CourierOptions { max_in_flight, answer_within },
         DeliveryMetrics::register(&metrics).unwrap(),
     );
-    Rig { courier, public_pem: pair.public_pem, metrics }
+    Rig { courier, backlog, public_pem: pair.public_pem, metrics }
 }
 
 /// Delivers one fresh win to `orders`: what was recorded, and what was told.
@@ -372,4 +374,21 @@ async fn an_activity_whose_deliveries_hang_leaves_permits_to_the_others() {
     tokio::spawn(relay::run(other.clone(), rig.courier.clone(), pacer, shutdown));
     until("booked beside the stuck ones", || other.noted(win.request_id) == [Noted::Booked]).await;
     assert!(started.elapsed() < DEADLINE, "waited for a stuck delivery: {:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn winners_beyond_max_in_flight_do_not_wait_for_their_first_lease_to_end() {
+    let (orders, most) = slow(Duration::from_millis(50)).await;
+    let rig = rig(orders, 1, Duration::from_secs(5));
+    let activity = FakeActivity::new();
+    let (_trigger, shutdown) = shutdown::channel();
+    let pacer = Arc::new(Mutex::new(Pacer::new(500, Duration::from_secs(1), Instant::now())));
+    tokio::spawn(rig.backlog.run(rig.courier.clone(), pacer, shutdown));
+    let wins: Vec<_> = (0..6).map(|n| activity.win(&format!("u{n}"), b"{}")).collect();
+    let told = wins.iter().map(|win| rig.courier.deliver_first(&activity, win.clone(), None));
+    let told = futures::future::join_all(told).await;
+    assert_eq!(told.iter().filter(|told| **told == Told::Queued).count(), 5, "{told:?}");
+    // No relay runs here: only the backlog delivers.
+    until("all are booked", || wins.iter().all(|win| activity.noted(win.request_id) == [Noted::Booked])).await;
+    assert_eq!(most.load(Ordering::SeqCst), 1, "more were under way than allowed");
 }

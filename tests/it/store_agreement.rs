@@ -160,7 +160,7 @@ struct Trio {
 }
 
 impl Trio {
-    fn new(redis: &Redis, scripts: Scripts) -> Trio {
+    async fn new(redis: &Redis, scripts: Scripts) -> Trio {
         let settings =
             RedisSettings { url: redis.url(), username: None, password: None, deadline: Duration::from_secs(10) };
         let folder = tempfile::tempdir().unwrap();
@@ -172,6 +172,7 @@ impl Trio {
             Arc::new(move || StoreMs(clock.load(Ordering::Relaxed))),
             Box::new(|why| panic!("{why}")),
         )
+        .await
         .unwrap();
         let redis = RedisStore::with_scripts(&settings, scripts).unwrap();
         Trio { redis, sqlite, sqlite_clock, _folder: folder, cases: AtomicU64::new(0) }
@@ -218,8 +219,12 @@ fn key(number: u8) -> IdempotencyKey {
 
 impl<'a> Run<'a> {
     async fn start(trio: &'a Trio, activity: ActivityId, case: &Case) -> Result<Run<'a>, TestCaseError> {
-        let ask =
-            Poll { gate: "gate-1".parse().unwrap(), vouched: None, after: JournalCursor::start(), max_entries: 10_000 };
+        let ask = Poll {
+            gate: Some("gate-1".parse().unwrap()),
+            vouched: None,
+            after: JournalCursor::start(),
+            max_entries: 10_000,
+        };
         let before = trio.redis.poll(&activity, &ask).await.unwrap();
         prop_assert_eq!(&before.activity, &PolledActivity::NotPreheated);
         let sqlite_run = trio.sqlite.poll(&activity, &ask).await.unwrap().server_run;
@@ -341,7 +346,7 @@ impl<'a> Run<'a> {
             }
             Step::Poll => {
                 let ask = Poll {
-                    gate: "gate-1".parse().unwrap(),
+                    gate: Some("gate-1".parse().unwrap()),
                     vouched: Some((Epoch(1), self.redis_run.clone())),
                     after: JournalCursor::start(),
                     max_entries: 10_000,
@@ -406,7 +411,7 @@ fn comparable(polled: Polled) -> Polled {
 
 fn run_cases(redis: &Redis, scripts: Scripts, cases: u32) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let trio = runtime.block_on(async { Trio::new(redis, scripts) });
+    let trio = runtime.block_on(Trio::new(redis, scripts));
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     runner.run(&case(), |case| runtime.block_on(trio.run(&case))).map_err(|difference| difference.to_string())
 }

@@ -68,7 +68,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 async fn demo(args: Args, folder: PathBuf) -> Outcome {
-    let demo = setup::setup(&folder, args.stock, args.opens_in.0).await?;
+    let demo = setup::setup(&folder, args.stock, args.opens_in.0)?;
     let loaded = Arc::new(demo.loaded.clone());
     telemetry::init(&loaded.config.logs)?;
     let (trigger, shutdown) = shutdown::channel();

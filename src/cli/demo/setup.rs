@@ -13,6 +13,7 @@ use crate::config::{self, Loaded, Scope};
 use crate::domain::time::millis;
 use crate::gate::serve::Sockets;
 use crate::platform::clock::wall_ms;
+use crate::platform::listen::listen;
 
 /// What is on sale.
 pub const SKU: &str = "phone";
@@ -41,12 +42,12 @@ pub struct DemoSockets {
 }
 
 /// Makes secrets, sockets and the configuration in `folder`.
-pub async fn setup(folder: &Path, stock: u32, opens_in: Duration) -> anyhow::Result<Demo> {
+pub fn setup(folder: &Path, stock: u32, opens_in: Duration) -> anyhow::Result<Demo> {
     keygen::generate(&folder.join("secrets"))?;
     let sockets = DemoSockets {
-        gate: Sockets { public: listen(8080).await?, admin: listen(8081).await?, metrics: listen(8082).await? },
-        shop: listen(8070).await?,
-        orders: listen(8090).await?,
+        gate: Sockets { public: usual_port(8080)?, admin: usual_port(8081)?, metrics: usual_port(8082)? },
+        shop: usual_port(8070)?,
+        orders: usual_port(8090)?,
     };
     let starts_ms = wall_ms() + millis(opens_in);
     // A name of its own each time, since a kept folder remembers the sales before.
@@ -60,13 +61,13 @@ pub async fn setup(folder: &Path, stock: u32, opens_in: Duration) -> anyhow::Res
 }
 
 /// The usual port, or any if that is taken.
-async fn listen(port: u16) -> anyhow::Result<TcpListener> {
+fn usual_port(port: u16) -> anyhow::Result<TcpListener> {
     let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    match TcpListener::bind(usual).await {
+    match listen(usual) {
         Ok(listener) => Ok(listener),
         Err(_) => {
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let listener = TcpListener::bind(any).await.context("cannot listen on loopback")?;
+            let listener = listen(any)?;
             println!("port {port} is taken; using {} instead", listener.local_addr()?.port());
             Ok(listener)
         }

@@ -122,7 +122,9 @@ impl Model {
         let Some(stored) = self.activities.get_mut(activity) else {
             return Polled { now, server_run, activity: PolledActivity::NotPreheated };
         };
-        stored.gates.insert(poll.gate.clone(), (now, poll.vouched.clone()));
+        if let Some(gate) = &poll.gate {
+            stored.gates.insert(gate.clone(), (now, poll.vouched.clone()));
+        }
         let from = poll.after.0.parse().unwrap_or(0).min(stored.journal.len());
         let to = stored.journal.len().min(from.saturating_add(poll.max_entries));
         let state = ActivityState {

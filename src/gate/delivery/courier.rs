@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
 use crate::domain::admission::{DueWin, KnownWin, Recorded, Settlement};
 use crate::domain::win::{Cause, WinState};
 use crate::domain::{ActivityId, RequestId};
+use crate::gate::delivery::backlog::{self, Backlog, Deferred};
 use crate::gate::delivery::client::OrderClient;
 use crate::gate::delivery::metrics::DeliveryMetrics;
 use crate::gate::delivery::outbox::{Guarded, Outbox};
@@ -19,6 +20,9 @@ use crate::gate::delivery::told::{FirstDelivery, Told};
 use crate::gate::delivery::word::Word;
 use crate::gate::store::StoreError;
 use crate::platform::clock::{monotonic, wall_ms};
+
+/// How long after a delivery's deadline its word may take to be recorded before another gate delivers again.
+const RECORDING: Duration = Duration::from_secs(2);
 
 /// How many deliveries may be under way, and how long a winner's connection waits.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +46,7 @@ struct Inner {
     options: CourierOptions,
     under_way: TaskTracker,
     metrics: DeliveryMetrics,
+    backlog: mpsc::Sender<Deferred>,
 }
 
 /// The right to have one delivery under way.
@@ -50,16 +55,18 @@ pub struct Permit {
 }
 
 impl Courier {
-    /// A courier.
+    /// A courier, and the backlog that is to be run beside it.
     pub fn new(
         client: OrderClient,
         signer: Arc<TicketSigner>,
         options: CourierOptions,
         metrics: DeliveryMetrics,
-    ) -> Courier {
+    ) -> (Courier, Backlog) {
         let permits = Arc::new(Semaphore::new(options.max_in_flight.max(1)));
         let under_way = TaskTracker::new();
-        Courier { inner: Arc::new(Inner { client, signer, permits, options, under_way, metrics }) }
+        let (backlog, waiting) = mpsc::channel(backlog::CAPACITY);
+        let inner = Inner { client, signer, permits, options, under_way, metrics, backlog };
+        (Courier { inner: Arc::new(inner) }, Backlog { waiting })
     }
 
     /// The public keys of the tickets, as a JWK set.
@@ -80,6 +87,16 @@ impl Courier {
     /// A permit, if one is free.
     pub fn try_permit(&self) -> Option<Permit> {
         self.inner.permits.clone().try_acquire_owned().ok().map(|permit| Permit { _global: permit })
+    }
+
+    /// The next permit that is given back.
+    pub async fn permit(&self) -> Option<Permit> {
+        self.inner.permits.clone().acquire_owned().await.ok().map(|permit| Permit { _global: permit })
+    }
+
+    /// How long a delivery and the recording of its word may take: nobody else may claim the win before.
+    pub fn lease(&self) -> Duration {
+        self.deadline() + RECORDING
     }
 
     /// Starts a delivery in a task of its own.
@@ -107,10 +124,13 @@ impl Courier {
 
 impl<A: Outbox> FirstDelivery<A> for Courier {
     /// The first try of a win just won. The delivery is a task of its own: the client's going away ends nothing.
-    /// Without a free permit the winner hears QUEUED, and the relay delivers once the first lease is over.
+    /// Without a free permit the winner hears QUEUED; the backlog delivers as permits come back, or, if it is full, the
+    /// relay once the first lease is over.
     async fn deliver_first(&self, activity: &Arc<A>, win: DueWin, traceparent: Option<String>) -> Told {
         let Some(permit) = self.try_permit() else {
             self.inner.metrics.deferred.inc();
+            let until = monotonic() + RECORDING;
+            _ = self.inner.backlog.try_send(Deferred { outbox: activity.clone(), win, traceparent, until });
             return Told::Queued;
         };
         let delivery = self.start(activity.clone(), win, traceparent, permit);

@@ -50,7 +50,7 @@ impl DeliveryMetrics {
             )?,
             deferred: metrics.counter(
                 "seckill_deliveries_deferred_total",
-                "Winners left to the relay because max_in_flight was reached.",
+                "Winners whose first delivery had to wait because max_in_flight was reached.",
             )?,
         };
         // Series that exist from the start: a rate over a series that appears with its first event misses that event.

@@ -3,6 +3,7 @@
 //! [`client`] makes one delivery, [`word`] judges the reply, [`courier`] records the outcome and says what may be told,
 //! [`relay`] repeats deliveries that are due. What the store keeps of a reply is in [`reply`].
 
+pub mod backlog;
 pub mod client;
 pub mod courier;
 pub mod metrics;

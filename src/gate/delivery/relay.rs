@@ -16,9 +16,6 @@ use crate::gate::delivery::pacer::Pacer;
 use crate::platform::clock::monotonic;
 use crate::platform::shutdown::{Shutdown, Stage};
 
-/// How long after a delivery's deadline its word may take to be recorded before another gate delivers again.
-pub const RECORDING: Duration = Duration::from_secs(2);
-
 /// The most wins that one call claims: bounds how long the store is busy and how many payloads are in memory.
 const MAX_CLAIM: usize = 64;
 
@@ -70,7 +67,7 @@ impl Relay {
         let limit = self.paced(|pacer| pacer.take(slots.len(), monotonic()));
         slots.truncate(limit);
         // With no slot free the claim still puts returned units on sale.
-        let claimed = self.outbox.claim_due(limit, self.courier.deadline() + RECORDING).await;
+        let claimed = self.outbox.claim_due(limit, self.courier.lease()).await;
         let wins = match &claimed {
             Ok(Ok(claimed)) => claimed.wins.len(),
             _ => 0,

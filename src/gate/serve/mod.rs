@@ -30,6 +30,7 @@ use crate::gate::view::RETURNING_DELAY;
 use crate::gate::view_metrics::ViewMetrics;
 use crate::platform::clock::{StoreClock, monotonic};
 use crate::platform::http_server::{self, HttpLimits};
+use crate::platform::listen::listen;
 use crate::platform::metrics::{self as platform_metrics, Metrics};
 use crate::platform::shutdown::{Shutdown, Stage};
 
@@ -55,14 +56,11 @@ impl Sockets {
     ///
     /// # Errors
     /// If an address is taken or not this machine's; says which.
-    pub async fn bind(gate: &config::schema::Gate) -> anyhow::Result<Sockets> {
-        let bind = async |name: &str, address: std::net::SocketAddr| {
-            TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} (gate.{name})"))
-        };
+    pub fn bind(gate: &config::schema::Gate) -> anyhow::Result<Sockets> {
         Ok(Sockets {
-            public: bind("listen", gate.listen).await?,
-            admin: bind("admin", gate.admin).await?,
-            metrics: bind("metrics", gate.metrics).await?,
+            public: listen(gate.listen).context("gate.listen")?,
+            admin: listen(gate.admin).context("gate.admin")?,
+            metrics: listen(gate.metrics).context("gate.metrics")?,
         })
     }
 }
@@ -81,14 +79,14 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
     let closing = CancellationToken::new();
     let ended = CancellationToken::new();
 
-    let courier = parts::courier(loaded, &registry)?;
+    let (courier, backlog) = parts::courier(loaded, &registry)?;
     let world = World {
         gate: config.gate.id.clone(),
         store: Arc::clone(&store.store),
         clock: Arc::clone(&clock),
         store_deadline: store.deadline,
         queue: store.queue,
-        first_delivery_lease: courier.deadline() + relay::RECORDING,
+        first_delivery_lease: courier.lease(),
         metrics: Arc::new(StoreMetrics::register(&registry)?),
     };
     let activities: BTreeMap<ActivityId, Arc<Activity>> = config
@@ -106,6 +104,7 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
     let tasks = TaskTracker::new();
     let rate = config.orders.relay_rate;
     let pacer = Arc::new(Mutex::new(Pacer::new(rate.count, rate.per, monotonic())));
+    tasks.spawn(backlog.run(courier.clone(), Arc::clone(&pacer), shutdown.clone()));
     for outbox in outboxes {
         tasks.spawn(relay::run(outbox, courier.clone(), Arc::clone(&pacer), shutdown.clone()));
     }

@@ -17,6 +17,7 @@ use crate::gate::activity::Activity;
 use crate::gate::address::TrustedProxies;
 use crate::gate::admin::AdminAuth;
 use crate::gate::answer::Problems;
+use crate::gate::delivery::backlog::Backlog;
 use crate::gate::delivery::client::{ClientOptions, OrderClient};
 use crate::gate::delivery::courier::{Courier, CourierOptions};
 use crate::gate::delivery::metrics::DeliveryMetrics;
@@ -41,7 +42,7 @@ fn secret(loaded: &Loaded, source: &SecretSource, name: &str) -> anyhow::Result<
 }
 
 /// Who delivers winners.
-pub fn courier(loaded: &Loaded, registry: &Metrics) -> anyhow::Result<Courier> {
+pub fn courier(loaded: &Loaded, registry: &Metrics) -> anyhow::Result<(Courier, Backlog)> {
     let orders = &loaded.config.orders;
     let client = OrderClient::new(ClientOptions {
         url: Url::parse(&orders.url).context("orders.url")?,

@@ -50,7 +50,7 @@ pub async fn open(loaded: &Loaded) -> anyhow::Result<OpenStore> {
                 tracing::error!(why, "the embedded store failed: ending the process");
                 std::process::exit(1);
             });
-            let store = SqliteStore::open(&path, deadline.0, clock, on_fatal).context("store.path")?;
+            let store = SqliteStore::open(&path, deadline.0, clock, on_fatal).await.context("store.path")?;
             Ok(OpenStore { store: Arc::new(store), deadline: deadline.0, queue: *queue })
         }
     }

@@ -12,7 +12,7 @@ use super::{Claimed, Delivery, MAX_BATCH, MAX_WAITING, OrderQueue, Pushed, Queue
 use crate::domain::ActivityId;
 use crate::domain::time::millis;
 use crate::orders::order::NewOrder;
-use crate::platform::sqlite_worker::SqliteWorker;
+use crate::platform::sqlite::{Sharing, SqliteWorker};
 
 const NOW_MS: &str = "CAST(ROUND(unixepoch('now', 'subsec') * 1000) AS INTEGER)";
 
@@ -25,7 +25,7 @@ pub struct SqliteQueue {
 impl SqliteQueue {
     /// Opens (or creates) the file.
     pub fn open(path: &Path, deadline: Duration) -> anyhow::Result<SqliteQueue> {
-        let worker = SqliteWorker::open(path, &[include_str!("0001_queue.sql")], deadline)?;
+        let worker = SqliteWorker::open(path, Sharing::Shared, &[include_str!("0001_queue.sql")], deadline)?;
         Ok(SqliteQueue { worker, pushed: Notify::new() })
     }
 

@@ -295,7 +295,12 @@ impl AdmissionStore for RedisStore {
         };
         let value = self
             .run(&self.scripts.poll, activity, |command| {
-                command.arg(poll.gate.as_str()).arg(epoch).arg(run).arg(&*poll.after.0).arg(poll.max_entries);
+                command
+                    .arg(poll.gate.as_ref().map_or("", |gate| gate.as_str()))
+                    .arg(epoch)
+                    .arg(run)
+                    .arg(&*poll.after.0)
+                    .arg(poll.max_entries);
             })
             .await?;
         let read = || {

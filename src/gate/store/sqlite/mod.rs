@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
-use rusqlite::TransactionBehavior;
-use tokio::sync::{mpsc, oneshot};
+use rusqlite::{Connection, TransactionBehavior};
 
 use self::transaction::Tx;
 use super::{AdmissionStore, StoreError};
@@ -25,89 +24,66 @@ use crate::domain::admission::{
     Settle, Snapshot, Terms, Verdict,
 };
 use crate::domain::{ActivityId, RequestId, StoreMs, UserId};
-use crate::platform::sqlite::{ExclusiveFile, open_exclusive};
-
-/// Calls that may wait for the writer thread. The combiners queue before it, one call per activity.
-const QUEUE: usize = 1_024;
+use crate::platform::sqlite::{Sharing, SqliteWorker, WorkerError};
 
 /// The clock that judges: milliseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> StoreMs + Send + Sync>;
 
 /// What is told when a commit fails; the process should end.
-pub type OnFatal = Box<dyn Fn(&str) + Send>;
+pub type OnFatal = Box<dyn Fn(&str) + Send + Sync>;
 
 /// The store. Dropping it lets the writer thread finish what it holds and give the file up.
 pub struct SqliteStore {
-    jobs: mpsc::Sender<Job>,
-    deadline: Duration,
-    failed: Arc<AtomicBool>,
+    worker: SqliteWorker,
+    server: Arc<Server>,
 }
 
-type Job = Box<dyn FnOnce(&mut Writer) + Send>;
-
-struct Writer {
-    file: ExclusiveFile,
+/// What every transaction needs to know.
+struct Server {
     run_id: RunId,
     clock: Clock,
-    failed: Arc<AtomicBool>,
+    failed: AtomicBool,
     on_fatal: OnFatal,
 }
 
 impl SqliteStore {
-    /// Opens (or creates) the file, for this process alone, and starts the writer thread.
-    pub fn open(path: &Path, deadline: Duration, clock: Clock, on_fatal: OnFatal) -> anyhow::Result<SqliteStore> {
-        let file = open_exclusive(path)?;
-        file.connection.execute_batch(include_str!("schema.sql")).context("cannot create the store's tables")?;
-        let run_id = rows::server_run(&file.connection).context("cannot read the store's run id")?;
-        let failed = Arc::new(AtomicBool::new(false));
-        let mut writer = Writer { file, run_id, clock, failed: Arc::clone(&failed), on_fatal };
-        let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
-        std::thread::Builder::new()
-            .name("sqlite-store".into())
-            .spawn(move || {
-                while let Some(job) = queue.blocking_recv() {
-                    job(&mut writer);
-                }
-            })
-            .context("cannot start the store's thread")?;
-        Ok(SqliteStore { jobs, deadline, failed })
+    /// Opens (or creates) the file, for this process alone.
+    ///
+    /// # Errors
+    /// If it cannot be opened, is no store, or is another process's.
+    pub async fn open(path: &Path, deadline: Duration, clock: Clock, on_fatal: OnFatal) -> anyhow::Result<SqliteStore> {
+        let worker = SqliteWorker::open(path, Sharing::Exclusive, &[include_str!("schema.sql")], deadline)?;
+        let run_id = worker.call(|connection| rows::server_run(connection)).await?;
+        let run_id = run_id.context("cannot read the store's run id")?;
+        Ok(SqliteStore { worker, server: Arc::new(Server { run_id, clock, failed: AtomicBool::new(false), on_fatal }) })
     }
 
-    /// Runs `work` in a transaction of its own on the writer thread.
+    /// Runs `work` in a transaction of its own.
     async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Tx<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        if self.failed.load(Ordering::Acquire) {
-            return Err(StoreError::Unavailable("a commit failed; restart the process".into()));
-        }
-        let (answer, answered) = oneshot::channel();
-        let job: Job = Box::new(move |writer| {
-            // The caller has given up: nothing was written, and nothing will be.
-            if !answer.is_closed() {
-                _ = answer.send(writer.transact(work));
-            }
-        });
-        if self.jobs.try_send(job).is_err() {
-            return Err(StoreError::Unavailable("the store's queue is full or closed".into()));
-        }
-        match tokio::time::timeout(self.deadline, answered).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(StoreError::Unknown("the store's thread ended".into())),
-            Err(_) => Err(StoreError::Unknown(format!("no answer within {:?}", self.deadline))),
+        let server = Arc::clone(&self.server);
+        match self.worker.call(move |connection| server.transact(connection, work)).await {
+            Ok(outcome) => outcome,
+            Err(error @ WorkerError::NotTaken) => Err(StoreError::Unavailable(error.to_string())),
+            Err(error @ (WorkerError::Late(_) | WorkerError::Gone)) => Err(StoreError::Unknown(error.to_string())),
         }
     }
 }
 
-impl Writer {
-    fn transact<T>(&mut self, work: impl FnOnce(&Tx<'_>) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+impl Server {
+    fn transact<T>(
+        &self,
+        connection: &mut Connection,
+        work: impl FnOnce(&Tx<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
         if self.failed.load(Ordering::Acquire) {
             return Err(StoreError::Unavailable("a commit failed; restart the process".into()));
         }
         let now = (self.clock)();
         let no_effect = |error: rusqlite::Error| StoreError::Unavailable(error.to_string());
-        let transaction =
-            self.file.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(no_effect)?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(no_effect)?;
         // An error inside rolls back when the transaction is dropped.
         let answer = work(&Tx { sql: &transaction, run_id: &self.run_id, now }).map_err(no_effect)?;
         if let Err(error) = transaction.commit() {

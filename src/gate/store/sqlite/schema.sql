@@ -1,10 +1,10 @@
 -- The embedded admission store. Times are milliseconds of the store's clock.
 
-CREATE TABLE IF NOT EXISTS server (
+CREATE TABLE server (
     run_id TEXT NOT NULL
 );
 
-CREATE TABLE IF NOT EXISTS activities (
+CREATE TABLE activities (
     activity          TEXT PRIMARY KEY,
     epoch             INTEGER NOT NULL,
     run_id            TEXT NOT NULL,
@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS activities (
     returning_seq     INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS stock (
+CREATE TABLE stock (
     activity  TEXT NOT NULL,
     position  INTEGER NOT NULL,
     sku       TEXT NOT NULL,
@@ -30,14 +30,14 @@ CREATE TABLE IF NOT EXISTS stock (
     PRIMARY KEY (activity, sku)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS buyers (
+CREATE TABLE buyers (
     activity TEXT NOT NULL,
     user     TEXT NOT NULL,
     units    INTEGER NOT NULL,
     PRIMARY KEY (activity, user)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS wins (
+CREATE TABLE wins (
     id          INTEGER PRIMARY KEY,
     activity    TEXT NOT NULL,
     request_id  TEXT NOT NULL,
@@ -56,10 +56,10 @@ CREATE TABLE IF NOT EXISTS wins (
     reply       BLOB,
     UNIQUE (activity, request_id)
 );
-CREATE INDEX IF NOT EXISTS wins_by_user ON wins (activity, user, id);
-CREATE INDEX IF NOT EXISTS wins_due ON wins (activity, due_at_ms, request_id) WHERE due_at_ms IS NOT NULL;
+CREATE INDEX wins_by_user ON wins (activity, user, id);
+CREATE INDEX wins_due ON wins (activity, due_at_ms, request_id) WHERE due_at_ms IS NOT NULL;
 
-CREATE TABLE IF NOT EXISTS returning_units (
+CREATE TABLE returning_units (
     activity   TEXT NOT NULL,
     on_sale_ms INTEGER NOT NULL,
     member     TEXT NOT NULL,
@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS returning_units (
     PRIMARY KEY (activity, on_sale_ms, member)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS journal (
+CREATE TABLE journal (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     activity   TEXT NOT NULL,
     at_ms      INTEGER NOT NULL,
@@ -78,9 +78,9 @@ CREATE TABLE IF NOT EXISTS journal (
     sku        TEXT,
     delta      INTEGER NOT NULL DEFAULT 0
 );
-CREATE INDEX IF NOT EXISTS journal_by_activity ON journal (activity, id);
+CREATE INDEX journal_by_activity ON journal (activity, id);
 
-CREATE TABLE IF NOT EXISTS gates (
+CREATE TABLE gates (
     activity     TEXT NOT NULL,
     gate         TEXT NOT NULL,
     last_poll_ms INTEGER NOT NULL,

@@ -211,12 +211,14 @@ impl Tx<'_> {
         let Some(stored) = rows::activity(self.sql, activity)? else {
             return Ok(Polled { now, server_run, activity: PolledActivity::NotPreheated });
         };
-        let (epoch, run) = poll.vouched.as_ref().map(|(epoch, run)| (epoch.0, &*run.0)).unzip();
-        self.sql
-            .prepare_cached(
-                "REPLACE INTO gates (activity, gate, last_poll_ms, epoch, run_id) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?
-            .execute((activity.as_str(), poll.gate.as_str(), now.0, epoch, run))?;
+        if let Some(gate) = &poll.gate {
+            let (epoch, run) = poll.vouched.as_ref().map(|(epoch, run)| (epoch.0, &*run.0)).unzip();
+            self.sql
+                .prepare_cached(
+                    "REPLACE INTO gates (activity, gate, last_poll_ms, epoch, run_id) VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
+                .execute((activity.as_str(), gate.as_str(), now.0, epoch, run))?;
+        }
         let after: i64 = poll.after.0.parse().unwrap_or(0);
         let entries = {
             let mut select = self

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::domain::{ActivityId, RequestId, SkuId};
 use crate::orders::order::{NewOrder, Order, OrderState, Refusal};
-use crate::platform::sqlite_worker::SqliteWorker;
+use crate::platform::sqlite::{Sharing, SqliteWorker};
 
 /// The database's clock in milliseconds.
 const NOW_MS: &str = "CAST(ROUND(unixepoch('now', 'subsec') * 1000) AS INTEGER)";
@@ -75,7 +75,7 @@ impl SqliteLedger {
     /// Opens (or creates) the file; `deadline` bounds each call.
     pub fn open(path: &Path, deadline: Duration) -> anyhow::Result<SqliteLedger> {
         let migrations = [include_str!("0001_ledger.sql")];
-        Ok(SqliteLedger { worker: SqliteWorker::open(path, &migrations, deadline)? })
+        Ok(SqliteLedger { worker: SqliteWorker::open(path, Sharing::Shared, &migrations, deadline)? })
     }
 
     async fn transact<T: Send + 'static>(
