@@ -85,13 +85,13 @@ impl ScriptedPort {
     pub fn phase(&self, phase: Phase) {
         let now = StoreClock::new().now().store;
         let mut view = self.view.lock().unwrap();
-        (view.starts_at, view.ends_at) = (StoreMs(now.0 - 1_000), now.after(Duration::from_secs(3_600)));
+        (view.starts_at, view.ends_at) = (StoreMs(now.0 - 10_000), now.after(Duration::from_secs(3_600)));
         (view.stock[0].1.left, view.paused) = (10, false);
         match phase {
             Phase::Before => view.starts_at = now.after(Duration::from_secs(60)),
             Phase::Open => {}
             Phase::SoldOut => view.stock[0].1.left = 0,
-            Phase::Ended => view.ends_at = now,
+            Phase::Ended => view.ends_at = StoreMs(now.0 - 500),
             Phase::Paused => view.paused = true,
         }
     }
