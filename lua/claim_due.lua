@@ -1,5 +1,5 @@
-#!lua
--- Puts units that have waited long enough on sale, and leases overdue deliveries to the caller.
+#!lua flags=allow-oom
+-- Puts units that have waited long enough on sale, and leases overdue deliveries to the caller. A full server must still let wins finish.
 --
 -- ARGV: 1 epoch, 2 run id, 3 not_after_ms, 4 most wins, 5 lease ms
 -- Reply: {"ok", now_ms, {sku, units, ...}, {request id, win, payload, ...}}

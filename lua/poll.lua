@@ -1,5 +1,5 @@
-#!lua
--- Tells a gate how the activity stands and what changed since its last question, and notes that the gate lives.
+#!lua flags=allow-oom
+-- Tells a gate how the activity stands and what changed since its last question, and notes that the gate lives. A full server must still be seen.
 --
 -- ARGV: 1 gate id or nothing, 2 epoch vouched for or "0", 3 run vouched for or "-", 4 journal cursor, 5 most entries
 -- Reply: {"ok", now_ms, server run, meta, stock, deliveries waiting, entries}, or {"not_preheated" | "incomplete", now_ms,

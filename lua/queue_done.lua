@@ -1,5 +1,6 @@
-#!lua
--- Forgets entries that stand in the ledger now: acknowledged, deleted, and no longer waiting.
+#!lua flags=allow-oom
+-- Forgets entries that stand in the ledger now: acknowledged, deleted, and no longer waiting. A full server must
+-- still be emptied.
 --
 -- KEYS  1 stream   2 sorted set: request id → when it was queued
 -- ARGV  1 group   2 number n of entries (at most 1,000)   3…n+2 entry ids   then their request ids, where known

@@ -1,5 +1,5 @@
-#!lua
--- Gives a win's units back, once per request id, on the order service's remembered word.
+#!lua flags=allow-oom
+-- Gives a win's units back, once per request id, on the order service's remembered word. A full server must still let wins finish.
 --
 -- ARGV: 1 epoch, 2 run id, 3 not_after_ms, 4 request id, 5 cause ("refused" | "void" | "ended"), 6 reason,
 --       7 ledger short (0|1), 8 returning delay ms

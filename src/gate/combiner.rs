@@ -102,14 +102,16 @@ async fn run(parts: Parts, mut queue: mpsc::Receiver<Waiting>) {
         if attempts.is_empty() {
             continue;
         }
-        parts.batch_size.observe(attempts.len() as f64);
         let outcome = match (parts.guard)(now.store.after(parts.deadline)) {
             Some(guard) => {
-                call(&parts, Batch { guard, first_delivery_lease: parts.first_delivery_lease, attempts }).await
+                parts.batch_size.observe(attempts.len() as f64);
+                let batch = Batch { guard, first_delivery_lease: parts.first_delivery_lease, attempts };
+                let outcome = call(&parts, batch).await;
+                parts.store_seconds.observe(parts.clock.now().instant.duration_since(now.instant).as_secs_f64());
+                outcome
             }
             None => Err(Admitted::Barred(Barred::NotPreheated)),
         };
-        parts.store_seconds.observe(parts.clock.now().instant.duration_since(now.instant).as_secs_f64());
         match outcome {
             Ok((verdicts, at)) => {
                 for (answer, verdict) in answers.drain(..).zip(verdicts) {

@@ -14,7 +14,6 @@ pub mod queue;
 pub mod serve;
 pub mod ticket;
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +21,6 @@ use anyhow::Context;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
 
 use self::activities::Activities;
 use self::consumer::{Consumer, ConsumerSettings};
@@ -32,11 +30,11 @@ use self::metrics::Metrics;
 use self::order::OrderState;
 use self::queue::OrderQueue;
 use self::ticket::TicketVerifier;
+use crate::platform::http_server;
+use crate::platform::shutdown::Stage;
 
 /// How often the gauges are read anew.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
-/// How long a stop waits for requests under way.
-const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Reads the wall clock, in milliseconds since the Unix epoch.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -101,33 +99,22 @@ pub async fn run(parts: Parts, listener: TcpListener, shutdown: CancellationToke
         registry: parts.registry,
         shutdown: shutdown.clone(),
     };
-    if let Ok(address) = listener.local_addr() {
-        info!(%address, "order service listens");
-    }
     let consumer = tokio::spawn(consumer.run(shutdown.clone()));
     let gauges = tokio::spawn(gauges);
-    let server = axum::serve(listener, http::router(Arc::new(service)))
-        .with_graceful_shutdown(shutdown.clone().cancelled_owned())
-        .into_future();
-    let served = tokio::select! {
-        served = server => served.context("the order service's listener"),
-        () = drained(&shutdown) => {
-            warn!("requests still under way are given up");
-            Ok(())
+    let (trigger, stages) = crate::platform::shutdown::channel();
+    tokio::spawn({
+        let shutdown = shutdown.clone();
+        async move {
+            shutdown.cancelled().await;
+            trigger.advance(Stage::Closing);
         }
-    };
-    // If the listener failed, the others must end as well.
+    });
+    http_server::serve("orders", listener, http::router(Arc::new(service)), http::LIMITS, stages).await;
+    // If the listener ended by itself, the others must end as well.
     shutdown.cancel();
     let (consumed, gauged) = tokio::join!(consumer, gauges);
-    served?;
     consumed.context("the consumer")?;
     gauged.context("the gauges")
-}
-
-/// Ends a while after `shutdown`.
-async fn drained(shutdown: &CancellationToken) {
-    shutdown.cancelled().await;
-    tokio::time::sleep(DRAIN_WITHIN).await;
 }
 
 async fn refresh_gauges(

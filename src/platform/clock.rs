@@ -4,7 +4,7 @@
 //! own *monotonic* clock, so that a step of the machine's wall clock moves nothing.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::domain::StoreMs;
 
@@ -57,11 +57,6 @@ impl StoreClock {
         let since = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
         let told = i64::try_from(told.0).unwrap_or(i64::MAX);
         self.at_origin_ms.store(told.saturating_sub(since), Ordering::Relaxed);
-    }
-
-    /// How far the store's clock is from this machine's wall clock.
-    pub fn offset_to_wall(&self) -> Duration {
-        Duration::from_millis(self.now().store.0.abs_diff(wall_ms()))
     }
 }
 

@@ -8,17 +8,12 @@ use axum::Router;
 use axum::routing::get;
 use http::{StatusCode, header};
 use prometheus::core::Collector;
-use prometheus::{
-    Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-};
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use prometheus::{Registry, TextEncoder};
 
 /// Buckets for calls between services: 0.5 ms to 10 s.
 pub const CALL_SECONDS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-
-/// Buckets for work that ends within the process: 10 µs to 100 ms.
-pub const LOCAL_SECONDS: &[f64] = &[0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1];
 
 /// Buckets for sizes of batches: 1 to 1,024.
 pub const BATCH_SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
@@ -56,8 +51,6 @@ impl Metrics {
         counters IntCounterVec (counter IntCounter);
         /// Whole numbers that go up and down, by labels.
         int_gauges IntGaugeVec (int_gauge IntGauge);
-        /// Numbers that go up and down, by labels.
-        gauges GaugeVec (gauge Gauge);
     }
 
     /// Histograms, by labels; the name ends in the unit, e.g. `_seconds`.

@@ -73,11 +73,6 @@ impl RedisClient {
         })
     }
 
-    /// Deadline of one call.
-    pub fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
     /// Sends one command and waits for its answer, at most for the deadline.
     pub async fn call(&self, command: &Cmd) -> Result<Value, CallError> {
         let shared = self.connection().await?;
@@ -98,11 +93,6 @@ impl RedisClient {
     pub async fn dedicated(&self, response_timeout: Duration) -> Result<MultiplexedConnection, CallError> {
         let config = self.config.clone().set_response_timeout(Some(response_timeout));
         self.connect(&config).await
-    }
-
-    /// Closes the shared connection; the next call makes a new one.
-    pub fn disconnect(&self) {
-        self.current.store(None);
     }
 
     async fn connection(&self) -> Result<Arc<MultiplexedConnection>, CallError> {

@@ -53,7 +53,7 @@ async fn an_attempt_goes_from_token_to_win() {
     let mut client = world.connect().await;
     let token = world.token(&mut client, "k1").await;
     world.port.answers(Admitted::Judged(Verdict::Won, world.now()));
-    world.delivery.tells(Told::Won(booked()));
+    world.delivery.tells(Told::Won(Some(booked())));
     let payload = "{\"a\": 1 }";
     let reply = client.send(&world.attempt("\"k1\"", &token, payload)).await;
     assert_eq!((reply.status, reply.body.as_str()), (201, "{\"order_id\":\"o1\"}"));
@@ -80,8 +80,8 @@ async fn what_the_store_and_the_delivery_say_is_what_the_client_hears() {
     let no = || Told::Queued;
     let rows = [
         (won(), Told::Queued, 202, "QUEUED"),
-        (won(), Told::OrderRefused { reason: Reason::lossy("why") }, 409, "ORDER_REFUSED"),
-        (won(), Told::Released { reason: Reason::lossy("why") }, 409, "RELEASED"),
+        (won(), Told::Ended(Release { cause: Cause::Refused, reason: Reason::lossy("why") }), 409, "ORDER_REFUSED"),
+        (won(), Told::Ended(Release { cause: Cause::Ended, reason: Reason::lossy("why") }), 409, "RELEASED"),
         (known(WinState::Held, None), no(), 202, "QUEUED"),
         (known(WinState::Accepted, Some(booked())), no(), 201, "WON"),
         (known(WinState::Accepted, None), no(), 200, "WON"),
@@ -445,7 +445,7 @@ async fn shutdown_finishes_what_is_under_way_and_lets_idle_connections_go() {
     let mut busy = world.connect().await;
     let token = world.token(&mut busy, "k").await;
     world.port.answers(Admitted::Judged(Verdict::Won, world.now()));
-    world.delivery.tells(Told::Won(StoredReply { body: "{}".into(), ..booked() }));
+    world.delivery.tells(Told::Won(Some(StoredReply { body: "{}".into(), ..booked() })));
     world.delivery.takes(Duration::from_millis(500));
     busy.write(&world.attempt("k", &token, "{}")).await;
     let mut waiting = world.connect().await;

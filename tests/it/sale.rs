@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use loadtest::crowd::{Crowd, Plan};
 
-use crate::harness::deployment::{Deployment, SALE, SKU, Told, run, seckill_gate};
+use crate::harness::deployment::{Deployment, OTHER_SALE, SALE, SKU, Told, run, seckill_gate};
 
 /// Waits until the ledger holds so many orders; fails after 20 s.
 async fn orders_reach(deployment: &Deployment, wanted: i64) {
@@ -48,7 +48,13 @@ async fn a_click_becomes_a_booked_order_and_its_buyer_hears_within_a_second() {
     let bob = deployment.attempt(0, "bob", "k1", &bobs).await;
     assert!(bob.outcome == "WON" || bob.outcome == "QUEUED", "{bob:?}");
     assert_ne!(bob.request_id, first.request_id);
-    orders_reach(&deployment, 2).await;
+    // So is the same user's key in another sale, where the token of this one is worth nothing.
+    assert_eq!(deployment.attempt_at(OTHER_SALE, 0, "ann", "k1", &token).await.outcome, "TOKEN_INVALID");
+    let encore = deployment.token_for(OTHER_SALE, 0, "ann", "k1").await;
+    let other_sale = deployment.attempt_at(OTHER_SALE, 0, "ann", "k1", &encore).await;
+    assert!(other_sale.outcome == "WON" || other_sale.outcome == "QUEUED", "{other_sale:?}");
+    assert_ne!(other_sale.request_id, first.request_id);
+    orders_reach(&deployment, 3).await;
     run(seckill_gate().args(["audit", SALE, "-c"]).arg(&deployment.config));
 }
 
@@ -99,7 +105,10 @@ async fn a_crowd_at_two_gates_leaves_exactly_the_stock_in_the_ledger() {
     assert!(funnel.adds_up());
     orders_reach(&deployment, i64::from(STOCK)).await;
     assert_eq!(deployment.count("SELECT COUNT(DISTINCT user) FROM orders").await, i64::from(STOCK));
-    assert_eq!(deployment.count("SELECT CAST(SUM(sold) AS SIGNED) FROM stock").await, i64::from(STOCK));
+    assert_eq!(
+        deployment.count("SELECT CAST(SUM(sold) AS SIGNED) FROM stock WHERE activity = 'launch'").await,
+        i64::from(STOCK)
+    );
     let audit = run(seckill_gate().args(["audit", SALE, "--json", "-c"]).arg(&deployment.config));
     assert!(audit.contains("\"violations\":0"), "{audit}");
 }
@@ -132,6 +141,22 @@ async fn the_metrics_of_gate_and_order_service_pass_promtool() {
     ] {
         assert!(metrics.contains(&format!("# TYPE {name} ")), "{name} is missing");
     }
+    check_metrics(&metrics);
+    let url = format!("http://127.0.0.1:{}/metrics", deployment.orders_port);
+    let metrics = reqwest::get(url).await.unwrap().text().await.unwrap();
+    for name in [
+        "seckill_orders_by_status",
+        "seckill_orders_queue_lag",
+        "seckill_orders_consumer_batch_orders",
+        "seckill_orders_consumer_batch_seconds",
+        "seckill_orders_pool_connections",
+    ] {
+        assert!(metrics.contains(&format!("# TYPE {name} ")), "{name} is missing");
+    }
+    check_metrics(&metrics);
+}
+
+fn check_metrics(metrics: &str) {
     let mut promtool = std::process::Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(std::process::Stdio::piped())

@@ -92,7 +92,7 @@ async fn create(world: &AdminWorld, id: &ActivityId, terms: &Terms) -> Result<Pr
 fn needs_rebuild(id: &ActivityId, epoch: Epoch) -> Problem {
     let detail = format!(
         "the ledger remembers `{id}` at epoch {}, but its store is empty or incomplete. Preheating could sell everything \
-         twice; `seckill-gate rebuild {id}` brings the store back from the ledger",
+         twice, so it is refused; offer what is left as a new activity",
         epoch.0
     );
     Problem::conflict("NEEDS_REBUILD", detail)

@@ -83,11 +83,11 @@ impl From<Barred> for Problem {
             Barred::NotPreheated => Problem::conflict("NOT_PREHEATED", "the activity's store is not there"),
             Barred::Fenced => Problem::conflict(
                 "FENCED",
-                "the store is incomplete or of another epoch; `seckill-gate rebuild` mends it",
+                "the store is incomplete or of another epoch: it has lost writes. This release cannot mend it",
             ),
             Barred::Suspect => Problem::conflict(
                 "SUSPECT",
-                "the store's server restarted and may have lost writes; wait until every gate has vouched",
+                "the store's server restarted and may have lost writes; this release does not reopen the sale",
             ),
             Barred::Late => {
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "LATE", "the call reached the store too late; repeat it")

@@ -7,14 +7,13 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
-use crate::domain::admission::{DueWin, KnownWin, Recorded, Settlement};
-use crate::domain::win::{Cause, WinState};
+use crate::domain::admission::{DueWin, Recorded, Settlement};
+use crate::domain::win::WinState;
 use crate::domain::{ActivityId, RequestId};
 use crate::gate::delivery::backlog::{self, Backlog, Deferred};
 use crate::gate::delivery::client::OrderClient;
 use crate::gate::delivery::metrics::DeliveryMetrics;
 use crate::gate::delivery::outbox::{Guarded, Outbox};
-use crate::gate::delivery::reply::StoredReply;
 use crate::gate::delivery::ticket::TicketSigner;
 use crate::gate::delivery::told::{FirstDelivery, Told};
 use crate::gate::delivery::word::Word;
@@ -74,6 +73,11 @@ impl Courier {
         self.inner.signer.jwks()
     }
 
+    /// Shows this activity's conflicts from the start: a rate over a series that appears with its first event misses it.
+    pub fn announce(&self, activity: &ActivityId) {
+        self.inner.metrics.conflicts.with_label_values(&[activity.as_str()]);
+    }
+
     /// Deliveries under way at once, at most.
     pub fn max_in_flight(&self) -> usize {
         self.inner.options.max_in_flight.max(1)
@@ -129,7 +133,8 @@ impl<A: Outbox> FirstDelivery<A> for Courier {
     async fn deliver_first(&self, activity: &Arc<A>, win: DueWin, traceparent: Option<String>) -> Told {
         let Some(permit) = self.try_permit() else {
             self.inner.metrics.deferred.inc();
-            let until = monotonic() + RECORDING;
+            // Half of the time for recording is left when the last one starts.
+            let until = monotonic() + RECORDING / 2;
             _ = self.inner.backlog.try_send(Deferred { outbox: activity.clone(), win, traceparent, until });
             return Told::Queued;
         };
@@ -234,28 +239,7 @@ impl Drop for UnderWay<'_> {
 /// What may be told: only what the store recorded.
 fn told(recorded: &Guarded<Recorded>) -> Told {
     match recorded {
-        Ok(Ok(Recorded::Applied(known) | Recorded::Already(known) | Recorded::Conflict(known))) => told_of(known),
+        Ok(Ok(Recorded::Applied(known) | Recorded::Already(known) | Recorded::Conflict(known))) => Told::of(known),
         Ok(Ok(Recorded::UnknownWin) | Err(_)) | Err(_) => Told::Queued,
-    }
-}
-
-/// What the owner of a recorded win is told.
-pub fn told_of(known: &KnownWin) -> Told {
-    match &known.state {
-        WinState::Held => Told::Queued,
-        WinState::Accepted => Told::Won(known.reply.as_ref().and_then(StoredReply::decode).unwrap_or(StoredReply {
-            // A win accepted without a reply (reasserted from the ledger, say) is won all the same.
-            status: 200,
-            content_type: None,
-            location: None,
-            body: Bytes::new(),
-        })),
-        WinState::Released(release) => {
-            let reason = release.reason.clone();
-            match release.cause {
-                Cause::Refused => Told::OrderRefused { reason },
-                Cause::Void | Cause::Ended => Told::Released { reason },
-            }
-        }
     }
 }

@@ -1,29 +1,32 @@
-//! What a first delivery has to tell the winner's own connection.
+//! What a winner is told of a recorded win, by whichever road.
 
 use std::sync::Arc;
 
 use super::reply::StoredReply;
-use crate::domain::admission::DueWin;
-use crate::domain::win::Reason;
+use crate::domain::admission::{DueWin, KnownWin};
+use crate::domain::win::{Release, WinState};
 
-/// What a winner hears when the first delivery came back, or when the wait for it was over. It is always what the store
-/// recorded; if recording is unknown it is [`Told::Queued`].
+/// What a winner hears: always what the store recorded, and the same to the first request and to every copy of it. If
+/// recording is unknown it is [`Told::Queued`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
-    /// Booked: the order service's reply, kept by the store.
-    Won(StoredReply),
+    /// The order stands: the order service's reply, if the store kept one.
+    Won(Option<StoredReply>),
     /// Won, and no final word yet.
     Queued,
-    /// The order service refused the order; the units went back.
-    OrderRefused {
-        /// Its reason.
-        reason: Reason,
-    },
-    /// The order ended again (cancelled, expired); the units went back.
-    Released {
-        /// The order service's reason.
-        reason: Reason,
-    },
+    /// Won once, and the units went back.
+    Ended(Release),
+}
+
+impl Told {
+    /// What the owner of a recorded win is told.
+    pub fn of(known: &KnownWin) -> Told {
+        match &known.state {
+            WinState::Held => Told::Queued,
+            WinState::Accepted => Told::Won(known.reply.as_ref().and_then(StoredReply::decode)),
+            WinState::Released(release) => Told::Ended(release.clone()),
+        }
+    }
 }
 
 /// The first delivery of a win, on behalf of the connection that won it. `A` is the way to the activity's store.

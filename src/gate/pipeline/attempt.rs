@@ -2,7 +2,6 @@
 
 use crate::domain::admission::{Attempt, DueWin};
 use crate::domain::refusal::Code;
-use crate::domain::win::Cause;
 use crate::domain::{Fingerprint, RequestId};
 use crate::gate::answer::{self, Answer, Refusal, result_url, results_url};
 use crate::gate::delivery::told::{FirstDelivery, Told};
@@ -92,41 +91,33 @@ where
         payload: request.body.clone(),
     };
     let admitted = entry.port.admit(attempt, now.instant).await;
-    let result_url = result_url(&sale.prefix, &entry.id, &key);
+    let url = || result_url(&sale.prefix, &entry.id, &key);
     // 11. Deliver the winner, answer.
-    let told = match fate(admitted, &leave, now.store, view.starts_at) {
+    let (told, stage) = match fate(admitted, &leave, now.store, view.starts_at) {
         Fate::Deliver(won_at) => {
             tracing::info!(activity = %entry.id, request_id = %id, sku = %wanted.sku, qty = wanted.qty, "won");
             let (sku, qty, payload) = (wanted.sku, wanted.qty, request.body.clone());
             let win = DueWin { request_id: id, user, sku, qty, won_at, tries: 0, payload };
-            edge.delivery.deliver_first(&entry.port, win, traceparent(request)).await
+            (edge.delivery.deliver_first(&entry.port, win, traceparent(request)).await, Stage::Delivery)
         }
-        Fate::Queued => Told::Queued,
-        Fate::Won(Some(reply)) => Told::Won(reply),
-        Fate::Won(None) => return Ok((answer::won(id, &result_url, None), AttemptOutcome::Won)),
-        Fate::Ended(release) => {
-            let refusal = Refusal::ended_win(release.cause, &release.reason).request_id(id).result_url(result_url);
-            return Err(refusal).at(Stage::Store);
-        }
+        Fate::Known(told) => (told, Stage::Store),
         Fate::Refused(code) => {
             let stage = if leave == Leave::LookUpOnly(code) { Stage::Time } else { Stage::Store };
             return Err(match code {
                 Code::NotStarted => not_started(now.store, view.starts_at),
                 Code::AlreadyBought => Refusal::from(code).result_url(results_url(&sale.prefix, &entry.id)),
-                Code::RequestIdConflict | Code::OutcomeUnknown => {
-                    Refusal::from(code).request_id(id).result_url(result_url)
-                }
+                Code::RequestIdConflict | Code::OutcomeUnknown => Refusal::from(code).request_id(id).result_url(url()),
                 _ => code.into(),
             })
             .at(stage);
         }
     };
-    let ended = |cause, reason| Refusal::ended_win(cause, reason).request_id(id).result_url(result_url.clone());
     match told {
-        Told::Won(reply) => Ok((answer::won(id, &result_url, Some(&reply)), AttemptOutcome::Won)),
-        Told::Queued => Ok((answer::queued(id, &result_url), AttemptOutcome::Queued)),
-        Told::OrderRefused { reason } => Err(ended(Cause::Refused, &reason)).at(Stage::Delivery),
-        Told::Released { reason } => Err(ended(Cause::Ended, &reason)).at(Stage::Delivery),
+        Told::Won(reply) => Ok((answer::won(id, &url(), reply.as_ref()), AttemptOutcome::Won)),
+        Told::Queued => Ok((answer::queued(id, &url()), AttemptOutcome::Queued)),
+        Told::Ended(release) => {
+            Err(Refusal::ended_win(release.cause, &release.reason).request_id(id).result_url(url())).at(stage)
+        }
     }
 }
 

@@ -106,6 +106,7 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
     let pacer = Arc::new(Mutex::new(Pacer::new(rate.count, rate.per, monotonic())));
     tasks.spawn(backlog.run(courier.clone(), Arc::clone(&pacer), shutdown.clone()));
     for outbox in outboxes {
+        courier.announce(outbox.id());
         tasks.spawn(relay::run(outbox, courier.clone(), Arc::clone(&pacer), shutdown.clone()));
     }
 

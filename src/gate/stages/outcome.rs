@@ -1,11 +1,10 @@
 //! Stage 10, afterwards: what the store's word means for the client. One table.
 
 use crate::domain::StoreMs;
-use crate::domain::admission::{Barred, KnownWin, Verdict};
+use crate::domain::admission::{Barred, Verdict};
 use crate::domain::refusal::Code;
-use crate::domain::win::{Release, WinState};
 use crate::gate::activity::Admitted;
-use crate::gate::delivery::reply::StoredReply;
+use crate::gate::delivery::told::Told;
 use crate::gate::stages::time::Leave;
 
 /// What becomes of an attempt.
@@ -13,12 +12,8 @@ use crate::gate::stages::time::Leave;
 pub enum Fate {
     /// Won just now, at this moment: deliver it, then answer.
     Deliver(StoreMs),
-    /// Won before, no order yet: QUEUED.
-    Queued,
-    /// Won before, and the order stands: WON, with the kept reply.
-    Won(Option<StoredReply>),
-    /// Won before, and the units went back.
-    Ended(Release),
+    /// Won before: what every copy of it is told.
+    Known(Told),
     /// Refused.
     Refused(Code),
 }
@@ -29,7 +24,7 @@ pub fn fate(admitted: Admitted, leave: &Leave, now: StoreMs, starts_at: StoreMs)
     Fate::Refused(match admitted {
         Admitted::Judged(verdict, at) => match verdict {
             Verdict::Won => return Fate::Deliver(at),
-            Verdict::Known(known) => return known_win(known),
+            Verdict::Known(known) => return Fate::Known(Told::of(&known)),
             Verdict::Conflict => Code::RequestIdConflict,
             Verdict::NotKnown => match leave {
                 Leave::LookUpOnly(code) => *code,
@@ -51,20 +46,14 @@ pub fn fate(admitted: Admitted, leave: &Leave, now: StoreMs, starts_at: StoreMs)
     })
 }
 
-fn known_win(known: KnownWin) -> Fate {
-    match known.state {
-        WinState::Held => Fate::Queued,
-        WinState::Accepted => Fate::Won(known.reply.as_ref().and_then(StoredReply::decode)),
-        WinState::Released(release) => Fate::Ended(release),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::domain::win::{Cause, Reason};
+    use crate::domain::admission::KnownWin;
+    use crate::domain::win::{Cause, Reason, Release, WinState};
+    use crate::gate::delivery::reply::StoredReply;
 
     #[test]
     fn every_word_of_the_store_has_its_answer() {
@@ -77,11 +66,15 @@ mod tests {
         let refused = Fate::Refused;
         let rows = [
             (judged(Verdict::Won), &open, Fate::Deliver(StoreMs(7))),
-            (judged(known(WinState::Held, None)), &open, Fate::Queued),
-            (judged(known(WinState::Held, Some(reply.encode()))), &held_back, Fate::Queued),
-            (judged(known(WinState::Accepted, Some(reply.encode()))), &held_back, Fate::Won(Some(reply.clone()))),
-            (judged(known(WinState::Accepted, None)), &open, Fate::Won(None)),
-            (judged(known(WinState::Released(release.clone()), None)), &open, Fate::Ended(release)),
+            (judged(known(WinState::Held, None)), &open, Fate::Known(Told::Queued)),
+            (judged(known(WinState::Held, Some(reply.encode()))), &held_back, Fate::Known(Told::Queued)),
+            (
+                judged(known(WinState::Accepted, Some(reply.encode()))),
+                &held_back,
+                Fate::Known(Told::Won(Some(reply.clone()))),
+            ),
+            (judged(known(WinState::Accepted, None)), &open, Fate::Known(Told::Won(None))),
+            (judged(known(WinState::Released(release.clone()), None)), &open, Fate::Known(Told::Ended(release))),
             (judged(Verdict::Conflict), &held_back, refused(Code::RequestIdConflict)),
             (judged(Verdict::NotKnown), &held_back, refused(Code::TokenExpired)),
             (judged(Verdict::NotKnown), &open, refused(Code::Paused)),

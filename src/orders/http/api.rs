@@ -142,7 +142,7 @@ async fn register(service: &Service, activity: ActivityId, put: PutRegister) -> 
         Registered::Created => true,
         Registered::Already => false,
         Registered::Conflict { epoch, orders } => {
-            let detail = "the ledger remembers this activity otherwise; see `rebuild`";
+            let detail = "the ledger remembers this activity otherwise, or has orders of it";
             let problem = Problem::new(StatusCode::CONFLICT, "ACTIVITY_EXISTS", detail);
             return Err(problem.with("epoch", epoch).with("orders", orders));
         }

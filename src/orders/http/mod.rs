@@ -29,11 +29,22 @@ use super::metrics::Metrics;
 use super::queue::OrderQueue;
 use super::ticket::TicketVerifier;
 use super::{ApiToken, WallClock};
+use crate::platform::http_server::HttpLimits;
 
 /// Longest answer time; every call behind it has a shorter deadline of its own.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// Longest body of any request; the gate caps payloads far below.
 const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// What the listener holds: gates pool their connections, and give idle ones up after 4 s.
+pub(super) const LIMITS: HttpLimits = HttpLimits {
+    connections: 1_024,
+    requests: 1_024,
+    body: MAX_BODY_BYTES,
+    request: Duration::from_secs(20),
+    headers: Duration::from_secs(30),
+    closing: Duration::from_secs(10),
+};
 
 /// What the handlers share.
 pub(super) struct Service {

@@ -15,8 +15,10 @@ use super::mariadb::MariaDb;
 use super::process::{Process, free_port, listens};
 use super::redis::Redis;
 
-/// The one sale of the deployment.
+/// The sale that most tests are about.
 pub const SALE: &str = "launch";
+/// Another one, open at the same time, with as much stock.
+pub const OTHER_SALE: &str = "encore";
 /// What it offers.
 pub const SKU: &str = "phone";
 
@@ -26,6 +28,8 @@ pub struct Deployment {
     pub gates: Vec<Gate>,
     /// The admission store.
     pub store: Redis,
+    /// Where the order service listens.
+    pub orders_port: u16,
     _queue: Redis,
     /// `mysql://` address of the ledger's database.
     pub ledger_url: String,
@@ -47,7 +51,7 @@ pub struct Gate {
 }
 
 impl Deployment {
-    /// Starts everything and preheats the sale, which is open.
+    /// Starts everything and preheats both sales, which are open.
     pub async fn start(gates: usize, stock: u32) -> Deployment {
         let (store, queue) = (Redis::start(), Redis::start());
         let ledger_url = MariaDb::shared().database().await;
@@ -78,12 +82,24 @@ impl Deployment {
             Gate { public, metrics, _process: process }
         });
         let gates = gates.collect();
-        run(seckill_gate().args(["preheat", SALE, "-c"]).arg(&config));
+        for sale in [SALE, OTHER_SALE] {
+            run(seckill_gate().args(["preheat", sale, "-c"]).arg(&config));
+        }
         let user_key = std::fs::read_to_string(secrets.join("user-jwt-secret")).unwrap();
         let signer = Signer::hs256(user_key.trim().as_bytes(), "shop", "https://shop.test", "seckill").unwrap();
         let http = Client::builder().timeout(Duration::from_secs(20)).pool_max_idle_per_host(200).build().unwrap();
-        let deployment =
-            Deployment { gates, store, _queue: queue, ledger_url, config, _orders: orders, http, signer, folder };
+        let deployment = Deployment {
+            gates,
+            store,
+            orders_port,
+            _queue: queue,
+            ledger_url,
+            config,
+            _orders: orders,
+            http,
+            signer,
+            folder,
+        };
         for gate in 0..deployment.gates.len() {
             deployment.until_open(gate).await;
         }
@@ -98,7 +114,9 @@ impl Deployment {
 
     async fn until_open(&self, gate: usize) {
         for _ in 0..200 {
-            if self.json(gate, &format!("/seckill/{SALE}/state"), "nobody").await["phase"] == "open" {
+            let phase =
+                async |sale| self.json(gate, &format!("/seckill/{sale}/state"), "nobody").await["phase"].clone();
+            if phase(SALE).await == "open" && phase(OTHER_SALE).await == "open" {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -122,9 +140,14 @@ impl Deployment {
 
     /// A sale token for this attempt.
     pub async fn token(&self, gate: usize, user: &str, key: &str) -> String {
+        self.token_for(SALE, gate, user, key).await
+    }
+
+    /// The same for any sale.
+    pub async fn token_for(&self, sale: &str, gate: usize, user: &str, key: &str) -> String {
         let reply = self
             .http
-            .post(self.url(gate, &format!("/seckill/{SALE}/tokens")))
+            .post(self.url(gate, &format!("/seckill/{sale}/tokens")))
             .header("Authorization", self.bearer(user))
             .header("Idempotency-Key", key)
             .json(&json!({"sku": SKU, "qty": 1}))
@@ -138,9 +161,14 @@ impl Deployment {
 
     /// An attempt; what it was told.
     pub async fn attempt(&self, gate: usize, user: &str, key: &str, token: &str) -> Told {
+        self.attempt_at(SALE, gate, user, key, token).await
+    }
+
+    /// The same at any sale.
+    pub async fn attempt_at(&self, sale: &str, gate: usize, user: &str, key: &str, token: &str) -> Told {
         let request = self
             .http
-            .post(self.url(gate, &format!("/seckill/{SALE}")))
+            .post(self.url(gate, &format!("/seckill/{sale}")))
             .header("Authorization", self.bearer(user))
             .header("Idempotency-Key", key)
             .header("Seckill-Token", token)
@@ -240,6 +268,10 @@ order_service:
 logs: {{ filter: warn }}
 activities:
   {SALE}:
+    starts_at: {starts}
+    ends_at: {ends}
+    skus: {{ {SKU}: {{ stock: {stock} }} }}
+  {OTHER_SALE}:
     starts_at: {starts}
     ends_at: {ends}
     skus: {{ {SKU}: {{ stock: {stock} }} }}

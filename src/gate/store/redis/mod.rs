@@ -76,11 +76,6 @@ impl RedisStore {
         Ok(ServerFacts { version, clock_offset: offset })
     }
 
-    /// Closes the connection; the next call makes a new one.
-    pub fn disconnect(&self) {
-        self.client.disconnect();
-    }
-
     /// Runs a script; sends its source when the server does not know it. NOSCRIPT is the only error after which a call
     /// is repeated, since then nothing was executed.
     async fn run(
