@@ -127,7 +127,9 @@ impl Activity {
                 activity: id.clone(),
                 store: Arc::clone(&world.store),
                 clock: Arc::clone(&world.clock),
-                guard: Box::new(move |not_after| this.upgrade()?.guard(not_after)),
+                guard: Box::new(move |not_after| {
+                    this.upgrade().map_or(Err(Admitted::Busy), |this| this.admission_guard(not_after))
+                }),
                 deadline: world.store_deadline,
                 first_delivery_lease: world.first_delivery_lease,
                 queue: world.queue,
@@ -258,6 +260,15 @@ impl Activity {
         let view = self.view.load();
         let (epoch, run_id) = view.vouched.clone()?;
         Some(Guard { epoch, run_id, not_after })
+    }
+
+    /// The same for attempts: while the store was never heard, it is unavailable; nothing else is known.
+    fn admission_guard(&self, not_after: StoreMs) -> Result<Guard, Admitted> {
+        let unknown = || match self.view.load().reached {
+            true => Admitted::Barred(Barred::NotPreheated),
+            false => Admitted::Unavailable,
+        };
+        self.guard(not_after).ok_or_else(unknown)
     }
 
     fn guard_now(&self) -> Option<Guard> {

@@ -51,8 +51,8 @@ pub struct Parts {
     pub store: Arc<dyn AdmissionStore>,
     /// For `not_after`.
     pub clock: Arc<StoreClock>,
-    /// What the gate believes of the store; `None` while the activity is not known to be preheated.
-    pub guard: Box<dyn Fn(StoreMs) -> Option<Guard> + Send + Sync>,
+    /// What the gate believes of the store, or what to answer while it knows of none.
+    pub guard: Box<dyn Fn(StoreMs) -> Result<Guard, Admitted> + Send + Sync>,
     /// How long a call may take, and an attempt wait.
     pub deadline: Duration,
     /// How long the first delivery of a win may take before the relay may claim it.
@@ -103,14 +103,14 @@ async fn run(parts: Parts, mut queue: mpsc::Receiver<Waiting>) {
             continue;
         }
         let outcome = match (parts.guard)(now.store.after(parts.deadline)) {
-            Some(guard) => {
+            Ok(guard) => {
                 parts.batch_size.observe(attempts.len() as f64);
                 let batch = Batch { guard, first_delivery_lease: parts.first_delivery_lease, attempts };
                 let outcome = call(&parts, batch).await;
                 parts.store_seconds.observe(parts.clock.now().instant.duration_since(now.instant).as_secs_f64());
                 outcome
             }
-            None => Err(Admitted::Barred(Barred::NotPreheated)),
+            Err(answer) => Err(answer),
         };
         match outcome {
             Ok((verdicts, at)) => {
@@ -125,7 +125,8 @@ async fn run(parts: Parts, mut queue: mpsc::Receiver<Waiting>) {
                 }
                 if store_failed {
                     // Whoever queued behind a failed call has waited long enough, and nothing of theirs was written.
-                    while let Ok(waiting) = queue.try_recv() {
+                    for _ in 0..queue.len() {
+                        let Ok(waiting) = queue.try_recv() else { break };
                         _ = waiting.answer.send(Admitted::Unavailable);
                     }
                 }

@@ -131,8 +131,10 @@ impl Tokens {
         starts_at: StoreMs,
         now: StoreMs,
     ) -> Option<Issued> {
-        let not_before = starts_at.max(now);
-        let expires_at = not_before.after(self.ttl);
+        // A token issued during the sale begins with the sale: two gates' clocks differ by milliseconds, and neither may
+        // find the other's token too early.
+        let not_before = starts_at;
+        let expires_at = starts_at.max(now).after(self.ttl);
         let claims = Claims {
             act: activity.clone(),
             rid: id,
@@ -229,7 +231,7 @@ mod tests {
         let early = issue(StoreMs(400_000));
         assert_eq!((early.not_before, early.expires_at), (START, StoreMs(1_010_000)));
         let late = issue(StoreMs(1_500_000));
-        assert_eq!((late.not_before, late.expires_at), (StoreMs(1_500_000), StoreMs(1_510_000)));
+        assert_eq!((late.not_before, late.expires_at), (START, StoreMs(1_510_000)));
         let rows = [
             (999_999, Timing::NotYet(Duration::from_millis(1))),
             (1_000_000, Timing::Valid),

@@ -50,6 +50,8 @@ impl Phase {
 /// What the last poll showed. Immutable; replaced as a whole.
 #[derive(Debug, Clone)]
 pub struct View {
+    /// Whether the store has answered a poll at all.
+    pub reached: bool,
     /// The epoch and the run that this gate vouches for; `None` until the activity is found preheated.
     pub vouched: Option<(Epoch, RunId)>,
     /// First moment of the sale: from the store once preheated, else from the file.
@@ -76,6 +78,7 @@ impl View {
     /// Before the first poll: the file's word on the window, nothing on the stock.
     pub fn unpolled(terms: &Terms) -> View {
         View {
+            reached: false,
             vouched: None,
             starts_at: terms.starts_at,
             ends_at: terms.ends_at,

@@ -74,7 +74,12 @@ impl Watch {
                 let lost = incomplete || activity.view().vouched.is_some();
                 let barred = if lost { Barred::Fenced } else { Barred::NotPreheated };
                 self.log_once(activity, format!("not on sale: {barred:?}"));
-                let view = View { barred: Some(barred), sold_out_lease_until: None, ..View::clone(&activity.view()) };
+                let view = View {
+                    reached: true,
+                    barred: Some(barred),
+                    sold_out_lease_until: None,
+                    ..View::clone(&activity.view())
+                };
                 activity.publish(view);
                 return false;
             }
@@ -93,6 +98,7 @@ impl Watch {
         }
         let at_end = state.at_end;
         activity.publish(View {
+            reached: true,
             vouched: Some((state.terms.epoch, polled.server_run)),
             starts_at: state.terms.starts_at,
             ends_at: state.terms.ends_at,

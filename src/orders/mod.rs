@@ -99,7 +99,7 @@ pub async fn run(parts: Parts, listener: TcpListener, shutdown: CancellationToke
         registry: parts.registry,
         shutdown: shutdown.clone(),
     };
-    let consumer = tokio::spawn(consumer.run(shutdown.clone()));
+    let mut consumer = tokio::spawn(consumer.run(shutdown.clone()));
     let gauges = tokio::spawn(gauges);
     let (trigger, stages) = crate::platform::shutdown::channel();
     tokio::spawn({
@@ -109,10 +109,21 @@ pub async fn run(parts: Parts, listener: TcpListener, shutdown: CancellationToke
             trigger.advance(Stage::Closing);
         }
     });
-    http_server::serve("orders", listener, http::router(Arc::new(service)), http::LIMITS, stages).await;
-    // If the listener ended by itself, the others must end as well.
-    shutdown.cancel();
-    let (consumed, gauged) = tokio::join!(consumer, gauges);
+    let serving = http_server::serve("orders", listener, http::router(Arc::new(service)), http::LIMITS, stages);
+    tokio::pin!(serving);
+    // A service whose consumer is gone would take orders for ever and book none: it ends.
+    let consumed = tokio::select! {
+        consumed = &mut consumer => {
+            shutdown.cancel();
+            serving.await;
+            consumed
+        }
+        () = &mut serving => {
+            shutdown.cancel();
+            consumer.await
+        }
+    };
+    let gauged = gauges.await;
     consumed.context("the consumer")?;
     gauged.context("the gauges")
 }

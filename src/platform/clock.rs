@@ -3,10 +3,11 @@
 //! A sale is judged by the admission store's clock. A gate measures its offset to it with each poll and adds it to its
 //! own *monotonic* clock, so that a step of the machine's wall clock moves nothing.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::domain::StoreMs;
+use crate::domain::time::millis;
 
 /// One reading, taken once per request and passed inward.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +20,7 @@ pub struct Now {
 
 /// The machine's wall clock, for certificates of time that leave the deployment (JWT `iat` and `exp`).
 pub fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, crate::domain::time::millis)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
 /// The machine's monotonic clock, for measuring how long something took.
@@ -33,13 +34,15 @@ pub struct StoreClock {
     origin: Instant,
     /// Store milliseconds at `origin`.
     at_origin_ms: AtomicI64,
+    /// Whether the store was heard at all; until then the machine's wall clock stands in.
+    observed: AtomicBool,
 }
 
 impl StoreClock {
     /// A clock that shows the machine's wall clock until [`StoreClock::observe`] is called.
     pub fn new() -> StoreClock {
         let wall = i64::try_from(wall_ms()).unwrap_or(i64::MAX);
-        StoreClock { origin: Instant::now(), at_origin_ms: AtomicI64::new(wall) }
+        StoreClock { origin: Instant::now(), at_origin_ms: AtomicI64::new(wall), observed: AtomicBool::new(false) }
     }
 
     /// Reads both clocks.
@@ -50,18 +53,51 @@ impl StoreClock {
         Now { instant, store: StoreMs(u64::try_from(store).unwrap_or(0)) }
     }
 
-    /// Takes over a time that the store told between `sent` and now. Half of the round trip is assumed to lie behind it.
+    /// Takes over a time that the store told between `sent` and now.
+    ///
+    /// The store read its clock somewhere in between, so the offset lies in an interval. The old offset stands if it lies
+    /// in there too, else it moves to the nearer end: quick answers set the clock exactly, slow ones do not make it jump.
     pub fn observe(&self, told: StoreMs, sent: Instant) {
-        let round_trip = sent.elapsed();
-        let since = sent.duration_since(self.origin) + round_trip / 2;
-        let since = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
-        let told = i64::try_from(told.0).unwrap_or(i64::MAX);
-        self.at_origin_ms.store(told.saturating_sub(since), Ordering::Relaxed);
+        let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+        let since = |moment: Instant| match moment.checked_duration_since(self.origin) {
+            Some(after) => signed(millis(after)),
+            None => -signed(millis(self.origin.duration_since(moment))),
+        };
+        let (earliest, latest) = (signed(told.0) - since(monotonic()), signed(told.0) - since(sent));
+        let seen = self.observed.swap(true, Ordering::Relaxed);
+        let moved = |old: i64| Some(if seen { old.clamp(earliest, latest) } else { (earliest + latest) / 2 });
+        _ = self.at_origin_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, moved);
     }
 }
 
 impl Default for StoreClock {
     fn default() -> Self {
         StoreClock::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_slow_answer_does_not_make_the_clock_jump() {
+        let clock = StoreClock::new();
+        let hour = 3_600_000;
+        clock.observe(StoreMs(hour), monotonic());
+        let shown = clock.now().store.0;
+        assert!(shown.abs_diff(hour) <= 50, "the first answer sets the clock: {shown}");
+        // An answer that took 900 ms, nearly all of it on the way out or on the way back.
+        for told in [hour - 10, hour - 890] {
+            let sent = monotonic() - Duration::from_millis(900);
+            clock.observe(StoreMs(told), sent);
+            let now = clock.now().store.0;
+            assert!(now.abs_diff(hour) <= 60, "moved to {now} by an answer that said {told}");
+        }
+        // A quick answer that disagrees is believed: the store's clock was set.
+        clock.observe(StoreMs(2 * hour), monotonic());
+        assert!(clock.now().store.0.abs_diff(2 * hour) <= 50);
     }
 }

@@ -4,12 +4,17 @@
 //! Nothing is ever sent twice: what to repeat is the caller's decision.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind, Value};
 use tokio::sync::Mutex;
+
+use super::clock::monotonic;
+
+/// After a failed attempt to connect, callers fail at once for so long.
+const CONNECT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Where a server is and how to talk to it.
 #[derive(Clone)]
@@ -45,8 +50,8 @@ pub struct RedisClient {
     /// Bulk calls must not be cut off by the crate's own shorter default.
     config: AsyncConnectionConfig,
     current: ArcSwapOption<MultiplexedConnection>,
-    /// Held while connecting only, so that a hundred callers make one connection.
-    connecting: Mutex<()>,
+    /// When connecting failed last. Held while connecting only, so that a hundred callers make one connection.
+    connecting: Mutex<Option<Instant>>,
 }
 
 impl RedisClient {
@@ -69,7 +74,7 @@ impl RedisClient {
             deadline: settings.deadline,
             config,
             current: ArcSwapOption::empty(),
-            connecting: Mutex::new(()),
+            connecting: Mutex::new(None),
         })
     }
 
@@ -95,17 +100,32 @@ impl RedisClient {
         self.connect(&config).await
     }
 
+    /// The shared connection, within the deadline: whoever waits while another connects waits no longer than that.
     async fn connection(&self) -> Result<Arc<MultiplexedConnection>, CallError> {
         if let Some(connection) = self.current.load_full() {
             return Ok(connection);
         }
-        let _one_at_a_time = self.connecting.lock().await;
+        let late = || CallError::NoEffect(format!("no connection within {:?}", self.deadline));
+        let mut connecting = tokio::time::timeout(self.deadline, self.connecting.lock()).await.map_err(|_| late())?;
         if let Some(connection) = self.current.load_full() {
             return Ok(connection);
         }
-        let connection = Arc::new(self.connect(&self.config).await?);
-        self.current.store(Some(Arc::clone(&connection)));
-        Ok(connection)
+        // A hundred callers that waited for an attempt that failed share its failure, instead of failing one by one.
+        if connecting.is_some_and(|failed: Instant| failed.elapsed() < CONNECT_AGAIN) {
+            return Err(CallError::NoEffect("the last attempt to connect failed just now".into()));
+        }
+        match self.connect(&self.config).await {
+            Ok(connection) => {
+                let connection = Arc::new(connection);
+                self.current.store(Some(Arc::clone(&connection)));
+                *connecting = None;
+                Ok(connection)
+            }
+            Err(error) => {
+                *connecting = Some(monotonic());
+                Err(error)
+            }
+        }
     }
 
     async fn connect(&self, config: &AsyncConnectionConfig) -> Result<MultiplexedConnection, CallError> {

@@ -84,6 +84,11 @@ impl SqliteWorker {
         Ok(SqliteWorker { jobs, deadline })
     }
 
+    /// The deadline of one call.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Runs `work` on the thread. Work whose caller has given up before its turn is not begun.
     pub async fn call<T: Send + 'static>(
         &self,

@@ -83,7 +83,9 @@ async fn bodies_are_strict_and_bounded() {
 #[tokio::test]
 async fn a_dry_run_changes_nothing_and_says_what_would() {
     let rig = rig().await;
+    rig.activity.state.lock().unwrap().unseen = true;
     assert_eq!(rig.change("preheat", json!({ "dry_run": true })).await, (200, "would_apply".into()));
+    rig.activity.state.lock().unwrap().unseen = false;
     assert_eq!(rig.calls(), [""; 0]);
     rig.store_holds(3, 7);
     rig.ledger_holds(10, 7);
@@ -119,6 +121,10 @@ async fn a_dry_run_changes_nothing_and_says_what_would() {
 #[tokio::test]
 async fn preheating_registers_in_the_ledger_first_and_fills_a_store_once() {
     let rig = rig().await;
+    // Neither ledger nor store know it, but this gate has seen it: both have lost it.
+    assert_eq!(rig.change("preheat", json!({})).await, (409, "NEEDS_REBUILD".into()));
+    assert_eq!(rig.calls(), [""; 0]);
+    rig.activity.state.lock().unwrap().unseen = true;
     rig.store.state.lock().unwrap().failing_preheats = 2;
     assert_eq!(rig.change("preheat", json!({})).await, (200, "applied".into()));
     assert_eq!(rig.calls(), ["ledger register", "store preheat"]);
@@ -128,7 +134,7 @@ async fn preheating_registers_in_the_ledger_first_and_fills_a_store_once() {
     rig.store.state.lock().unwrap().snapshot = None;
     let (status, problem) = rig.post("preheat", json!({})).await;
     assert_eq!((status, problem["code"].as_str()), (409, Some("NEEDS_REBUILD")));
-    assert!(problem["detail"].as_str().unwrap().contains("seckill-gate rebuild sale"), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("could sell everything twice"), "{problem}");
     assert_eq!(rig.calls(), [""; 0]);
 }
 

@@ -204,3 +204,31 @@ async fn a_store_that_lost_its_keys_is_fenced_not_fresh() {
     assert_eq!(after, Admitted::Barred(seckill_gate::domain::admission::Barred::Fenced));
     assert_eq!(activity.preheat(&terms(3)).await.unwrap(), Preheated::Incomplete);
 }
+
+#[tokio::test]
+async fn callers_of_a_store_that_stands_still_fail_together_and_in_time() {
+    let redis = Redis::start();
+    let world = world(&redis, "gate-1", 64);
+    signal(redis.pid(), "STOP");
+    let activity: ActivityId = "sale".parse().unwrap();
+    let ids = [attempt("u", "k").request_id];
+    let started = Instant::now();
+    let calls = (0..40).map(|_| world.store.find(&activity, &ids));
+    let answers = futures::future::join_all(calls).await;
+    assert!(started.elapsed() < STORE_DEADLINE * 3, "one after the other: {:?}", started.elapsed());
+    assert!(answers.iter().all(Result::is_err));
+    signal(redis.pid(), "CONT");
+    eventually_ok(|| world.store.find(&activity, &ids)).await;
+}
+
+/// Repeats a call until it succeeds; fails after five seconds.
+async fn eventually_ok<T, E: std::fmt::Debug, F: Future<Output = Result<T, E>>>(call: impl Fn() -> F) -> T {
+    let started = Instant::now();
+    loop {
+        match call().await {
+            Ok(value) => return value,
+            Err(error) => assert!(started.elapsed() < Duration::from_secs(5), "still {error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

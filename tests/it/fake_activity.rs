@@ -39,6 +39,8 @@ pub struct State {
     pub changes: Vec<Change>,
     pub operated: Option<Operated>,
     pub store_lost: bool,
+    /// The gate has not seen the activity preheated.
+    pub unseen: bool,
     pub barred: Option<Barred>,
     pub claims: usize,
     /// Shared with other fakes, so that the order among them shows.
@@ -47,6 +49,7 @@ pub struct State {
 
 pub fn view() -> View {
     View {
+        reached: true,
         vouched: Some((Epoch(1), RunId("run".into()))),
         starts_at: StoreMs(1_000),
         ends_at: StoreMs(u64::MAX / 2),
@@ -120,7 +123,8 @@ impl Outbox for FakeActivity {
         &self.id
     }
     fn view(&self) -> Arc<View> {
-        Arc::new(self.view.clone())
+        let vouched = self.view.vouched.clone().filter(|_| !self.state.lock().unwrap().unseen);
+        Arc::new(View { vouched, ..self.view.clone() })
     }
     async fn settle(&self, id: RequestId, settlement: Settlement) -> Guarded<Recorded> {
         match settlement {

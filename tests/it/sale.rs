@@ -143,7 +143,13 @@ async fn the_metrics_of_gate_and_order_service_pass_promtool() {
     }
     check_metrics(&metrics);
     let url = format!("http://127.0.0.1:{}/metrics", deployment.orders_port);
-    let metrics = reqwest::get(url).await.unwrap().text().await.unwrap();
+    let read = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
+    let started = Instant::now();
+    // Gauges are read every few seconds.
+    while !read().await.contains("# TYPE seckill_orders_by_status ") && started.elapsed() < Duration::from_secs(15) {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let metrics = read().await;
     for name in [
         "seckill_orders_by_status",
         "seckill_orders_queue_lag",

@@ -58,6 +58,8 @@ async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, dry_run: 
             let same = Terms { epoch: snapshot.terms.epoch, ..terms } == snapshot.terms;
             return if same { Ok(Outcome { name: "already", dry_run }) } else { Err(differs()) };
         }
+        // A gate that has seen the activity knows better than an epoch file that is another machine's.
+        (None, None) if let Some(epoch) = managed.activity.view().epoch() => return Err(needs_rebuild(id, epoch)),
         (None, None) if dry_run => return Ok(would(false)),
         (None, None) => {}
     }

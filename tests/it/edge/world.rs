@@ -54,6 +54,7 @@ pub struct ScriptedPort {
 impl ScriptedPort {
     fn new(now: StoreMs) -> ScriptedPort {
         let view = View {
+            reached: true,
             vouched: Some((Epoch(1), RunId("run".into()))),
             starts_at: StoreMs(now.0 - 1_000),
             ends_at: now.after(Duration::from_secs(3_600)),

@@ -23,6 +23,9 @@ use crate::domain::{ActivityId, IdempotencyKey, RequestId, StoreMs, UserId};
 use crate::platform::clock::{monotonic, wall_ms};
 use crate::platform::redis::{CallError, RedisClient, RedisSettings};
 
+/// Ids per look-up: Lua unpacks fewer than 8,000 values, and a look-up must not hold the server up.
+const MOST_IDS: usize = 1_000;
+
 /// The store.
 pub struct RedisStore {
     client: RedisClient,
@@ -121,6 +124,37 @@ impl RedisStore {
                 None => Ok(read(&mut values)?),
             };
             Ok(Reply { now, outcome })
+        };
+        read().map_err(malformed)
+    }
+}
+
+impl RedisStore {
+    /// Looks at most [`MOST_IDS`] wins up.
+    async fn find_some(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
+        let value = self
+            .run(&self.scripts.find, activity, |command| {
+                for id in ids {
+                    command.arg(id.hex().as_str());
+                }
+            })
+            .await?;
+        let read = || {
+            let mut values = reply::array(value)?.into_iter();
+            let mut found = Vec::with_capacity(ids.len());
+            for id in ids {
+                let win = reply::optional_bytes(reply::next(&mut values)?)?;
+                let kept = reply::optional_bytes(reply::next(&mut values)?)?;
+                found.push(match win {
+                    None => None,
+                    Some(win) => {
+                        let mut record = reply::win(std::str::from_utf8(&win).map_err(|e| e.to_string())?)?;
+                        record.reply = kept;
+                        Some(FoundWin { request_id: *id, record })
+                    }
+                });
+            }
+            Ok(found)
         };
         read().map_err(malformed)
     }
@@ -315,34 +349,11 @@ impl AdmissionStore for RedisStore {
     }
 
     async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
+        let mut found = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(MOST_IDS) {
+            found.extend(self.find_some(activity, ids).await?);
         }
-        let value = self
-            .run(&self.scripts.find, activity, |command| {
-                for id in ids {
-                    command.arg(id.hex().as_str());
-                }
-            })
-            .await?;
-        let read = || {
-            let mut values = reply::array(value)?.into_iter();
-            let mut found = Vec::with_capacity(ids.len());
-            for id in ids {
-                let win = reply::optional_bytes(reply::next(&mut values)?)?;
-                let kept = reply::optional_bytes(reply::next(&mut values)?)?;
-                found.push(match win {
-                    None => None,
-                    Some(win) => {
-                        let mut record = reply::win(std::str::from_utf8(&win).map_err(|e| e.to_string())?)?;
-                        record.reply = kept;
-                        Some(FoundWin { request_id: *id, record })
-                    }
-                });
-            }
-            Ok(found)
-        };
-        read().map_err(malformed)
+        Ok(found)
     }
 
     async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {

@@ -17,11 +17,22 @@ use crate::domain::{SkuId, StoreMs};
 /// What was not as expected.
 pub type Malformed = String;
 
+/// What a value is, without its content: that may be a buyer's order.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Nil => "nil",
+        Value::Int(_) => "an integer",
+        Value::BulkString(_) | Value::SimpleString(_) | Value::Okay => "text",
+        Value::Array(_) => "an array",
+        _ => "another kind of value",
+    }
+}
+
 /// The elements of an array.
 pub fn array(value: Value) -> Result<Vec<Value>, Malformed> {
     match value {
         Value::Array(values) => Ok(values),
-        other => Err(format!("an array was expected, not {other:?}")),
+        other => Err(format!("an array was expected, not {}", kind(&other))),
     }
 }
 
@@ -36,7 +47,7 @@ pub fn optional_bytes(value: Value) -> Result<Option<Bytes>, Malformed> {
         Value::Nil => Ok(None),
         Value::BulkString(bytes) => Ok(Some(bytes.into())),
         Value::SimpleString(text) => Ok(Some(text.into())),
-        other => Err(format!("bytes were expected, not {other:?}")),
+        other => Err(format!("bytes were expected, not {}", kind(&other))),
     }
 }
 
@@ -46,7 +57,7 @@ pub fn text(value: Value) -> Result<String, Malformed> {
         Value::BulkString(bytes) => String::from_utf8(bytes).map_err(|e| e.to_string()),
         Value::SimpleString(text) => Ok(text),
         Value::Int(number) => Ok(number.to_string()),
-        other => Err(format!("text was expected, not {other:?}")),
+        other => Err(format!("text was expected, not {}", kind(&other))),
     }
 }
 
@@ -93,7 +104,7 @@ pub fn verdict(value: Value) -> Result<Verdict, Malformed> {
         Value::Int(10) => Ok(Verdict::AtLimit),
         Value::Int(11) => Ok(Verdict::SoldOut),
         Value::Int(12) => Ok(Verdict::Won),
-        other => Err(format!("{other:?} is no verdict")),
+        other => Err(format!("{} is no verdict", kind(&other))),
     }
 }
 
@@ -147,7 +158,7 @@ pub fn operated(values: &mut impl Iterator<Item = Value>) -> Result<Operated, Ma
 pub fn win(text: &str) -> Result<WinRecord, Malformed> {
     let parts: Vec<&str> = text.split(' ').collect();
     let [state_text, user, sku, qty, won_at, key, fingerprint, tries] = parts[..] else {
-        return Err(format!("`{text}` is no win"));
+        return Err("a win has another form".to_owned());
     };
     Ok(WinRecord {
         user: parsed(user)?,

@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use async_trait::async_trait;
 use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::Semaphore;
 
 use self::transaction::Tx;
 use super::{AdmissionStore, StoreError};
@@ -25,6 +26,9 @@ use crate::domain::admission::{
 };
 use crate::domain::{ActivityId, RequestId, StoreMs, UserId};
 use crate::platform::sqlite::{Sharing, SqliteWorker, WorkerError};
+
+/// Reads (look-ups, lists, snapshots) that may wait for the worker at once.
+const MAX_READS: usize = 128;
 
 /// The clock that judges: milliseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> StoreMs + Send + Sync>;
@@ -36,6 +40,8 @@ pub type OnFatal = Box<dyn Fn(&str) + Send + Sync>;
 pub struct SqliteStore {
     worker: SqliteWorker,
     server: Arc<Server>,
+    /// Reads under way: they must not fill the worker's queue before attempts and settlements.
+    reads: Semaphore,
 }
 
 /// What every transaction needs to know.
@@ -55,7 +61,11 @@ impl SqliteStore {
         let worker = SqliteWorker::open(path, Sharing::Exclusive, &[include_str!("schema.sql")], deadline)?;
         let run_id = worker.call(|connection| rows::server_run(connection)).await?;
         let run_id = run_id.context("cannot read the store's run id")?;
-        Ok(SqliteStore { worker, server: Arc::new(Server { run_id, clock, failed: AtomicBool::new(false), on_fatal }) })
+        Ok(SqliteStore {
+            worker,
+            server: Arc::new(Server { run_id, clock, failed: AtomicBool::new(false), on_fatal }),
+            reads: Semaphore::new(MAX_READS),
+        })
     }
 
     /// Runs `work` in a transaction of its own.
@@ -69,6 +79,19 @@ impl SqliteStore {
             Err(error @ WorkerError::NotTaken) => Err(StoreError::Unavailable(error.to_string())),
             Err(error @ (WorkerError::Late(_) | WorkerError::Gone)) => Err(StoreError::Unknown(error.to_string())),
         }
+    }
+}
+
+impl SqliteStore {
+    /// The same for reads, of which only so many may wait for the worker at once; the others wait here.
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Tx<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let _place = tokio::time::timeout(self.worker.deadline(), self.reads.acquire())
+            .await
+            .map_err(|_| StoreError::Unavailable("too many reads wait for the store".into()))?;
+        self.call(work).await
     }
 }
 
@@ -135,16 +158,16 @@ impl AdmissionStore for SqliteStore {
 
     async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
         let (activity, ids) = (activity.clone(), ids.to_vec());
-        self.call(move |tx| tx.find(&activity, &ids)).await
+        self.read(move |tx| tx.find(&activity, &ids)).await
     }
 
     async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
         let (activity, user) = (activity.clone(), user.clone());
-        self.call(move |tx| tx.wins_of(&activity, &user)).await
+        self.read(move |tx| tx.wins_of(&activity, &user)).await
     }
 
     async fn snapshot(&self, activity: &ActivityId) -> Result<Option<Snapshot>, StoreError> {
         let activity = activity.clone();
-        self.call(move |tx| tx.snapshot(&activity)).await
+        self.read(move |tx| tx.snapshot(&activity)).await
     }
 }
