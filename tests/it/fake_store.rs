@@ -100,7 +100,7 @@ impl AdmissionStore for FakeStore {
             terms: snapshot.terms.clone(),
             run_id: run.clone(),
             paused: false,
-            stock: Vec::new(),
+            stock: snapshot.skus.iter().map(|(sku, stock, _)| (sku.clone(), *stock)).collect(),
             unsettled: 0,
             entries: entries.into_iter().collect(),
             cursor: JournalCursor((at + 1).to_string().into()),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::body::{Asked, Outcome, Plain, audit};
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
-use crate::domain::admission::{Change, Operated, Snapshot};
+use crate::domain::admission::{Change, Operated};
 use crate::domain::stock::Stock;
 use crate::domain::{ActivityId, SkuId};
 
@@ -79,8 +79,7 @@ pub async fn start_sku(
 async fn start(world: &AdminWorld, id: &ActivityId, managed: &Managed, sku: &SkuId, dry_run: bool) -> Changed {
     // Ledger first: what it has sold by then, the later picture of the store holds as won.
     let ledger = world.ledger.report(id).await?;
-    let snapshot = world.store.snapshot(id).await?.ok_or_else(|| Problem::not_preheated(id))?;
-    let stock = stock_in(&snapshot, sku)?;
+    let stock = stock_now(world, id, sku).await?;
     if let Some(of_ledger) = ledger.and_then(|report| report.skus.get(sku).copied()) {
         let disagreement = if of_ledger.total != stock.total {
             Some(format!("the total is {} in the ledger, {} in the store", of_ledger.total, stock.total))
@@ -110,13 +109,9 @@ pub fn would(already: bool) -> Outcome {
 
 /// One SKU's stock, now.
 pub async fn stock_now(world: &AdminWorld, id: &ActivityId, sku: &SkuId) -> Result<Stock, Problem> {
-    let snapshot = world.store.snapshot(id).await?.ok_or_else(|| Problem::not_preheated(id))?;
-    stock_in(&snapshot, sku)
-}
-
-fn stock_in(snapshot: &Snapshot, sku: &SkuId) -> Result<Stock, Problem> {
-    let found = snapshot.skus.iter().find(|(name, ..)| name == sku);
-    found.map(|(_, stock, _)| *stock).ok_or_else(no_such_sku)
+    let stored = world.stored(id).await?.ok_or_else(|| Problem::not_preheated(id))?;
+    let found = stored.stock.iter().find(|(name, _)| name == sku);
+    found.map(|(_, stock)| *stock).ok_or_else(no_such_sku)
 }
 
 fn no_such_sku() -> Problem {

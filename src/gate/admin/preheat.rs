@@ -45,7 +45,7 @@ pub async fn preheat(
 async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, dry_run: bool) -> Result<Outcome, Problem> {
     let terms = Terms { epoch: Epoch(1), ..managed.terms.clone() };
     let remembered = world.ledger.report(id).await?;
-    let stored = world.store.snapshot(id).await?;
+    let stored = world.stored(id).await?;
     match (&remembered, &stored) {
         (Some(report), None) => return Err(needs_rebuild(id, report.epoch)),
         (None, Some(_)) => {
@@ -54,8 +54,8 @@ async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, dry_run: 
                 "the store holds the activity, but the ledger does not know it: is this the right order service?",
             ));
         }
-        (Some(_), Some(snapshot)) => {
-            let same = Terms { epoch: snapshot.terms.epoch, ..terms } == snapshot.terms;
+        (Some(_), Some(stored)) => {
+            let same = Terms { epoch: stored.terms.epoch, ..terms } == stored.terms;
             return if same { Ok(Outcome { name: "already", dry_run }) } else { Err(differs()) };
         }
         // A gate that has seen the activity knows better than an epoch file that is another machine's.

@@ -8,12 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::problem::Problem;
-use crate::domain::admission::{Change, Operated, Terms};
+use crate::domain::admission::{ActivityState, Change, JournalCursor, Operated, Poll, PolledActivity, Terms};
 use crate::domain::{ActivityId, GateId, StoreMs};
 use crate::gate::activity::{Activity, Phase};
 use crate::gate::delivery::outbox::{Guarded, Outbox};
 use crate::gate::ledger::LedgerAccess;
-use crate::gate::store::AdmissionStore;
+use crate::gate::store::{AdmissionStore, StoreError};
 use crate::platform::clock::StoreClock;
 use crate::platform::shutdown::{Shutdown, Stage};
 
@@ -70,6 +70,19 @@ impl AdminWorld {
     /// A configured activity by name.
     pub fn managed(&self, name: &str) -> Result<(&ActivityId, &Managed), Problem> {
         self.activities.get_key_value(name).ok_or_else(|| Problem::no_such_activity(name))
+    }
+
+    /// The stored activity as it stands, without its wins; `None` if it is not (or not wholly) there. Unlike a snapshot
+    /// this costs the store next to nothing, however many wins there are.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub async fn stored(&self, id: &ActivityId) -> Result<Option<ActivityState>, StoreError> {
+        let ask = Poll { gate: None, vouched: None, after: JournalCursor::start(), max_entries: 1 };
+        Ok(match self.store.poll(id, &ask).await?.activity {
+            PolledActivity::Stored(state) => Some(*state),
+            PolledActivity::NotPreheated | PolledActivity::Incomplete => None,
+        })
     }
 
     /// To be called when the public listener is up.
