@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, Failure};
-use super::exit;
+use super::{exit, print};
 use crate::domain::{ActivityId, SkuId};
 
 /// Which activity, on which gate.
@@ -39,10 +39,10 @@ impl ChangeArgs {
         }
         let answer = self.gate.client()?.post(&["activities", self.activity.as_str(), action], &body).await?;
         if self.json {
-            println!("{answer}");
+            print(&answer)?;
         } else {
             let outcome = answer.get("outcome").and_then(Value::as_str).unwrap_or("done").replace('_', " ");
-            println!("{} {action}: {outcome}", self.activity);
+            print(format_args!("{} {action}: {outcome}", self.activity))?;
         }
         Ok(exit::DONE)
     }

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
 
 use super::admin_client::Failure;
-use super::exit;
+use super::{exit, print};
 use crate::gate::delivery::ticket::generate_key_pair;
 
 /// Random secrets, 32 bytes each, as text: for tokens in headers as well as for HMAC keys.
@@ -31,7 +31,7 @@ impl Keygen {
     /// Runs it.
     pub async fn run(self) -> Result<u8, Failure> {
         for (path, written) in generate(&self.out)? {
-            println!("{} {}", if written { "wrote" } else { "kept " }, path.display());
+            print(format_args!("{} {}", if written { "wrote" } else { "kept " }, path.display()))?;
         }
         Ok(exit::DONE)
     }

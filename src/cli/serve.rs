@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::Args as ClapArgs;
+use futures::StreamExt;
 
 use super::{ConfigArgs, Outcome, exit, runtime};
 use crate::config::Scope;
@@ -41,6 +42,12 @@ pub fn run(args: Args) -> Outcome {
         let sockets = Sockets::bind(&loaded.config.gate)?;
         let (trigger, shutdown) = shutdown::channel();
         shutdown::on_signals(trigger, drain_delay)?;
+        let mut reloads = shutdown::reload_signals()?;
+        tokio::spawn(async move {
+            while reloads.next().await.is_some() {
+                tracing::warn!("SIGHUP: this release cannot reload its configuration; nothing has changed");
+            }
+        });
         serve(&loaded, sockets, shutdown).await?;
         Ok(exit::DONE)
     })

@@ -4,8 +4,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, Failure};
-use super::exit;
 use super::table::table;
+use super::{exit, print};
 use crate::domain::ActivityId;
 
 /// Arguments.
@@ -37,11 +37,11 @@ impl Status {
         }
         let sound = activities.iter().all(is_sound);
         if self.json {
-            println!("{}", json!({ "activities": activities }));
+            print(json!({ "activities": activities }))?;
         } else if activities.is_empty() {
-            println!("no activities are configured");
+            print(format_args!("no activities are configured"))?;
         } else {
-            print!("{}", activities.iter().map(describe).collect::<Vec<_>>().join("\n"));
+            print(activities.iter().map(describe).collect::<Vec<_>>().join("\n").trim_end())?;
         }
         Ok(if sound { exit::DONE } else { exit::FOUND })
     }

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use self::check::{Check, Facts, LedgerFacts, OrderFacts, WinFacts, check};
 use super::admin_client::{AdminArgs, AdminClient, Failure, usage};
-use super::exit;
 use super::status::{items, text};
 use super::table::table;
+use super::{exit, print};
 use crate::domain::ActivityId;
 use crate::gate::ledger::client::LedgerClient;
 
@@ -63,12 +63,12 @@ impl Audit {
         if self.json {
             let activities: Vec<Value> =
                 audited.iter().map(|(name, checks)| json!({ "activity": name, "checks": checks })).collect();
-            println!("{}", json!({ "activities": activities, "violations": violations }));
+            print(json!({ "activities": activities, "violations": violations }))?;
         } else {
             for (name, checks) in &audited {
-                print!("{}", describe(name, checks));
+                print(describe(name, checks).trim_end())?;
             }
-            println!("{violations} violations");
+            print(format_args!("{violations} violations"))?;
         }
         Ok(if violations == 0 { exit::DONE } else { exit::FOUND })
     }
