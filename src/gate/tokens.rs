@@ -69,6 +69,8 @@ pub struct Verified {
     pub qty: u32,
     /// Whether it counts now.
     pub timing: Timing,
+    /// Whether the caller's device is the one it was issued to. On another it may look its win up, but not win.
+    pub own_device: bool,
 }
 
 /// How a token's span stands to now.
@@ -149,7 +151,7 @@ impl Tokens {
     }
 
     /// What the token says, if it is genuine and for this attempt; `None` otherwise. A token that was issued to a
-    /// caller without a device is good on any.
+    /// caller without a device is any device's own.
     pub fn verify(
         &self,
         token: &str,
@@ -162,9 +164,10 @@ impl Tokens {
         let key = self.verifying.get(header.kid.as_deref()?)?;
         let claims = jsonwebtoken::decode::<Claims>(token, key, &self.validation).ok()?.claims;
         let for_this = claims.act == *activity && claims.rid == id && claims.qty > 0;
-        if !for_this || (claims.dev.is_some() && claims.dev.as_ref() != device) {
+        if !for_this {
             return None;
         }
+        let own_device = claims.dev.is_none() || claims.dev.as_ref() == device;
         let timing = if now.0 < claims.nbf_ms {
             Timing::NotYet(now.until(StoreMs(claims.nbf_ms)))
         } else if now.0 >= claims.exp_ms {
@@ -172,7 +175,7 @@ impl Tokens {
         } else {
             Timing::Valid
         };
-        Some(Verified { sku: claims.sku, qty: claims.qty, timing })
+        Some(Verified { sku: claims.sku, qty: claims.qty, timing, own_device })
     }
 }
 
@@ -209,18 +212,18 @@ mod tests {
         let mut forged = bound.token.clone();
         forged.replace_range(forged.len() - 3.., "AAA");
         let rows = [
-            ("its own", &bound.token, act("a"), rid("k"), Some(&device), true),
-            ("another activity", &bound.token, act("b"), rid("k"), Some(&device), false),
-            ("another key or user", &bound.token, act("a"), rid("k2"), Some(&device), false),
-            ("another device", &bound.token, act("a"), rid("k"), Some(&other), false),
-            ("no device", &bound.token, act("a"), rid("k"), None, false),
-            ("not bound to a device", &free.token, act("a"), rid("k"), Some(&other), true),
-            ("forged", &forged, act("a"), rid("k"), Some(&device), false),
+            ("its own", &bound.token, act("a"), rid("k"), Some(&device), Some(true)),
+            ("another activity", &bound.token, act("b"), rid("k"), Some(&device), None),
+            ("another key or user", &bound.token, act("a"), rid("k2"), Some(&device), None),
+            ("another device", &bound.token, act("a"), rid("k"), Some(&other), Some(false)),
+            ("no device", &bound.token, act("a"), rid("k"), None, Some(false)),
+            ("not bound to a device", &free.token, act("a"), rid("k"), Some(&other), Some(true)),
+            ("forged", &forged, act("a"), rid("k"), Some(&device), None),
         ];
         for (name, token, activity, id, device, good) in rows {
             let verified = tokens.verify(token, &activity, id, device, START);
-            let expected = Verified { sku: sku.clone(), qty: 2, timing: Timing::Valid };
-            assert_eq!(verified, good.then_some(expected), "{name}");
+            let expected = |own_device| Verified { sku: sku.clone(), qty: 2, timing: Timing::Valid, own_device };
+            assert_eq!(verified, good.map(expected), "{name}");
         }
     }
 

@@ -70,6 +70,8 @@ pub struct View {
     pub unsettled: u64,
     /// When the oldest of them was won.
     pub oldest_unsettled: Option<StoreMs>,
+    /// The store's clock at the last poll that read the journal to its end: whoever won before is known to be a winner.
+    pub winners_known_at: Option<StoreMs>,
     /// Until when "nothing left" may be told without asking the store; `None` if it may not.
     pub sold_out_lease_until: Option<Instant>,
 }
@@ -88,6 +90,7 @@ impl View {
             paused: false,
             unsettled: 0,
             oldest_unsettled: None,
+            winners_known_at: None,
             sold_out_lease_until: None,
         }
     }
@@ -110,6 +113,11 @@ impl View {
         } else {
             Phase::Open
         }
+    }
+
+    /// Whether the sale is over and everybody who won in it is known to this gate: a key that is no winner's never will be.
+    pub fn all_winners_are_known(&self, now: StoreMs) -> bool {
+        now >= self.ends_at && self.winners_known_at.is_some_and(|at| at >= self.ends_at)
     }
 
     /// Whether the lease says that nothing of any SKU is left.

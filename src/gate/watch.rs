@@ -77,6 +77,7 @@ impl Watch {
                 let view = View {
                     reached: true,
                     barred: Some(barred),
+                    winners_known_at: None,
                     sold_out_lease_until: None,
                     ..View::clone(&activity.view())
                 };
@@ -107,6 +108,7 @@ impl Watch {
             paused: state.paused,
             unsettled: state.unsettled,
             oldest_unsettled: self.unsettled.values().min().copied(),
+            winners_known_at: (at_end && !suspect).then_some(polled.now),
             sold_out_lease_until: (at_end && !suspect).then(|| sent + SOLD_OUT_LEASE),
             stock: state.stock,
         });

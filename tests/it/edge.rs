@@ -135,6 +135,48 @@ async fn too_late_for_a_win_is_still_looked_up() {
 }
 
 #[tokio::test]
+async fn who_lost_a_reply_gets_a_token_to_ask_again_whatever_the_state() {
+    let world = start().await;
+    let mut client = world.connect().await;
+    let mut ask = async |key: &str| client.send(&world.token_request(key, r#"{"sku":"phone"}"#)).await;
+    world.port.phase(Phase::Paused);
+    assert_eq!(ask("k").await.status, 200);
+    // Over, but a win just before the end may not be known at this gate yet.
+    world.port.phase(Phase::Ended);
+    assert_eq!(ask("k").await.status, 200);
+    world.port.all_winners_are_known();
+    assert_eq!(ask("k").await.code(), "ENDED");
+    world.port.may_be_winner("k");
+    assert_eq!(ask("k").await.status, 200);
+    assert_eq!(ask("k2").await.code(), "ENDED");
+}
+
+#[tokio::test]
+async fn another_device_hears_of_a_win_and_wins_nothing() {
+    let world = start().await;
+    let mut client = world.connect().await;
+    let on =
+        |request: String, device: &str| request.replacen("Host: x", &format!("Host: x\r\nSeckill-Device: {device}"), 1);
+    let issued = client.send(&on(world.token_request("k", r#"{"sku":"phone"}"#), "phone-1")).await;
+    let token = issued.json()["token"].as_str().unwrap().to_owned();
+    let from = |device: &str| on(world.attempt("k", &token, "{}"), device);
+    world.port.answers(Admitted::Judged(Verdict::NotKnown, world.now()));
+    let reply = client.send(&from("tablet-1")).await;
+    assert_eq!((reply.code().as_str(), world.port.last_attempt().may_win), ("TOKEN_INVALID", false));
+    world.port.answers(world::known(WinState::Held, None, world.now()));
+    assert_eq!(client.send(&from("tablet-1")).await.header("seckill-outcome"), Some("QUEUED"));
+    assert_eq!(client.send(&world.attempt("k", &token, "{}")).await.header("seckill-outcome"), Some("QUEUED"));
+    world.port.answers(Admitted::Judged(Verdict::Won, world.now()));
+    client.send(&from("phone-1")).await;
+    assert!(world.port.last_attempt().may_win);
+    // Nobody can have won before the start: the store is not asked.
+    world.port.starts_in(Duration::from_secs(60));
+    let before = world.port.attempts();
+    assert_eq!(client.send(&from("tablet-1")).await.code(), "TOKEN_INVALID");
+    assert_eq!(world.port.attempts(), before);
+}
+
+#[tokio::test]
 async fn tokens_are_issued_by_the_rules_and_count_for_one_attempt() {
     let world = start().await;
     let mut client = world.connect().await;

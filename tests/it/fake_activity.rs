@@ -59,6 +59,7 @@ pub fn view() -> View {
         paused: false,
         unsettled: 0,
         oldest_unsettled: None,
+        winners_known_at: None,
         sold_out_lease_until: None,
     }
 }

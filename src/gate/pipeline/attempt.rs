@@ -76,9 +76,10 @@ where
         starts_at: view.starts_at,
         phase: view.phase(now.store),
         token: wanted.timing,
+        own_device: wanted.own_device,
         sku_stopped: view.stock_of(&wanted.sku).is_some_and(|stock| stock.stopped),
     })
-    .at(Stage::Time)?;
+    .at(if wanted.own_device { Stage::Time } else { Stage::Token })?;
     // 10. The store: the only place where stock is judged and taken.
     let attempt = Attempt {
         request_id: id,
@@ -102,7 +103,11 @@ where
         }
         Fate::Known(told) => (told, Stage::Store),
         Fate::Refused(code) => {
-            let stage = if leave == Leave::LookUpOnly(code) { Stage::Time } else { Stage::Store };
+            let stage = match leave {
+                Leave::LookUpOnly(held_back) if held_back == code && !wanted.own_device => Stage::Token,
+                Leave::LookUpOnly(held_back) if held_back == code => Stage::Time,
+                _ => Stage::Store,
+            };
             return Err(match code {
                 Code::NotStarted => not_started(now.store, view.starts_at),
                 Code::AlreadyBought => Refusal::from(code).result_url(results_url(&sale.prefix, &entry.id)),

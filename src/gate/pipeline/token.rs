@@ -4,7 +4,6 @@ use http::header::SET_COOKIE;
 
 use crate::domain::RequestId;
 use crate::domain::refusal::Code;
-use crate::gate::activity::Phase;
 use crate::gate::answer::{Answer, Refusal, quoted};
 use crate::gate::edge::{Edge, Entry, Sale};
 use crate::gate::metrics::Stage;
@@ -56,10 +55,9 @@ fn funnel<A: AttemptPort, D>(
     if now.store.after(sale.open_before) < starts_at {
         return Err(not_started(now.store.after(sale.open_before), starts_at)).at(Stage::Time);
     }
-    match view.phase(now.store) {
-        Phase::Ended => return Err(Code::Ended).at(Stage::Time),
-        Phase::Paused if now.store >= starts_at => return Err(Code::Paused).at(Stage::Time),
-        Phase::Before | Phase::Open | Phase::SoldOut | Phase::Paused => {}
+    // In a pause, and as long as a win of this key may not be known here, a token is needed: to hear of that win.
+    if view.all_winners_are_known(now.store) && !entry.port.may_be_winner(&key) {
+        return Err(Code::Ended).at(Stage::Time);
     }
     let id = RequestId::derive(&entry.id, &user, &key);
     let issued = sale

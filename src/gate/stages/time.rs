@@ -26,15 +26,22 @@ pub struct Moment {
     pub phase: Phase,
     /// How the token's span stands to now.
     pub token: Timing,
+    /// Whether the token was issued to the caller's device.
+    pub own_device: bool,
     /// Whether the SKU is stopped.
     pub sku_stopped: bool,
 }
 
-/// Judges time and state. Nobody can have won before the start, so that is refused here; everything else is looked up.
+/// Judges time and state. Nobody can have won before the start, so that is refused here; everything else is looked up,
+/// the repetition of a win from the user's other device too.
 ///
 /// # Errors
-/// NOT_STARTED, with the time left.
+/// NOT_STARTED, with the time left; TOKEN_INVALID for another device's token then.
 pub fn leave(moment: Moment) -> Result<Leave, Refusal> {
+    if !moment.own_device {
+        let invalid = Code::TokenInvalid;
+        return if moment.now < moment.starts_at { Err(invalid.into()) } else { Ok(Leave::LookUpOnly(invalid)) };
+    }
     if moment.now < moment.starts_at {
         return Err(not_started(moment.now, moment.starts_at));
     }
@@ -64,7 +71,7 @@ mod tests {
 
     #[test]
     fn time_refuses_only_before_the_start() {
-        use Code::{Ended, NotStarted, Paused, TokenExpired};
+        use Code::{Ended, NotStarted, Paused, TokenExpired, TokenInvalid};
         use Leave::{LookUpOnly, MayWin};
         let not_yet = Timing::NotYet(Duration::from_millis(5));
         let rows = [
@@ -82,8 +89,13 @@ mod tests {
             (100, Phase::Ended, Timing::Expired, true, Ok(LookUpOnly(Ended))),
         ];
         for (now, phase, token, sku_stopped, expected) in rows {
-            let moment = Moment { now: StoreMs(now), starts_at: StoreMs(100), phase, token, sku_stopped };
+            let own_device = true;
+            let moment = Moment { now: StoreMs(now), starts_at: StoreMs(100), phase, token, own_device, sku_stopped };
             assert_eq!(leave(moment).map_err(|refusal| refusal.code), expected, "{moment:?}");
+            // Another device's token never wins, whatever the time; after the start a win is looked up.
+            let other = Moment { own_device: false, ..moment };
+            let expected = if now < 100 { Err(TokenInvalid) } else { Ok(LookUpOnly(TokenInvalid)) };
+            assert_eq!(leave(other).map_err(|refusal| refusal.code), expected, "{other:?}");
         }
     }
 }

@@ -64,6 +64,7 @@ impl ScriptedPort {
             paused: false,
             unsettled: 0,
             oldest_unsettled: None,
+            winners_known_at: None,
             sold_out_lease_until: None,
         };
         ScriptedPort {
@@ -95,6 +96,11 @@ impl ScriptedPort {
             Phase::Ended => view.ends_at = StoreMs(now.0 - 500),
             Phase::Paused => view.paused = true,
         }
+    }
+
+    pub fn all_winners_are_known(&self) {
+        let mut view = self.view.lock().unwrap();
+        view.winners_known_at = Some(view.ends_at);
     }
 
     pub fn may_be_winner(&self, key: &str) {
