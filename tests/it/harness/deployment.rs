@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadtest::signer::Signer;
-use reqwest::{Client, Response};
+use reqwest::{Client, RequestBuilder, Response};
 use seckill_gate::platform::clock::wall_ms;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::mariadb::MariaDb;
 use super::process::{Process, free_port, listens};
+use super::proxy::Proxy;
 use super::redis::Redis;
 
 /// The sale that most tests are about.
@@ -22,20 +23,79 @@ pub const OTHER_SALE: &str = "encore";
 /// What it offers.
 pub const SKU: &str = "phone";
 
+/// What a test wants otherwise than most do.
+pub struct Wish {
+    /// How many gates.
+    pub gates: usize,
+    /// Units of each sale.
+    pub stock: u32,
+    /// The sales, all open at once.
+    pub sales: Vec<String>,
+    /// How long they go on.
+    pub ends_in: Duration,
+    /// Deadline of a call to the store.
+    pub store_deadline: Duration,
+    /// Whether the store writes what it promised to its disk, so that it can be restarted.
+    pub durable_store: bool,
+    /// Whether gates reach the store through a proxy.
+    pub store_proxy: bool,
+    /// Whether gates reach the order service through a proxy.
+    pub orders_proxy: bool,
+    /// A database server of its own, which the test may stop.
+    pub own_database: bool,
+    /// Where winners go instead of our order service: then `orders.kind` is `external`.
+    pub shops_own_orders: Option<u16>,
+    /// Port of the shop behind the gates.
+    pub shop: u16,
+    /// Lines of the section `orders`, indented by two.
+    pub orders: &'static str,
+    /// Lines of the section `order_service`, indented by two.
+    pub order_service: &'static str,
+}
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish {
+            gates: 1,
+            stock: 10,
+            sales: vec![SALE.into(), OTHER_SALE.into()],
+            ends_in: Duration::from_secs(3_600),
+            store_deadline: Duration::from_secs(2),
+            durable_store: false,
+            store_proxy: false,
+            orders_proxy: false,
+            own_database: false,
+            shops_own_orders: None,
+            shop: 9,
+            orders: "",
+            order_service: "",
+        }
+    }
+}
+
 /// Running processes; all end with it.
 pub struct Deployment {
-    /// Public listeners.
+    /// The gates.
     pub gates: Vec<Gate>,
     /// The admission store.
     pub store: Redis,
     /// Where the order service listens.
     pub orders_port: u16,
-    _queue: Redis,
+    /// The order service's queue.
+    pub queue: Redis,
+    /// The ledger's server, if it is the test's own.
+    pub database: Option<MariaDb>,
     /// `mysql://` address of the ledger's database.
     pub ledger_url: String,
+    /// Between gates and store, if wished for.
+    pub store_proxy: Option<Proxy>,
+    /// Between gates and order service, if wished for.
+    pub orders_proxy: Option<Proxy>,
     /// The configuration file.
     pub config: PathBuf,
-    _orders: Process,
+    /// The order service; `None` while it is down.
+    pub orders: Option<Process>,
+    sales: Vec<String>,
     http: Client,
     signer: Signer,
     folder: TempDir,
@@ -45,65 +105,123 @@ pub struct Deployment {
 pub struct Gate {
     /// Port of the public listener.
     pub public: u16,
+    /// Port of the admin listener.
+    pub admin: u16,
     /// Port of the metrics listener.
     pub metrics: u16,
-    _process: Process,
+    /// The process; `None` while it is down.
+    pub process: Option<Process>,
 }
 
 impl Deployment {
     /// Starts everything and preheats both sales, which are open.
     pub async fn start(gates: usize, stock: u32) -> Deployment {
-        let (store, queue) = (Redis::start(), Redis::start());
-        let ledger_url = MariaDb::shared().database().await;
+        Deployment::as_wished(Wish { gates, stock, ..Wish::default() }).await
+    }
+
+    /// Starts everything and preheats the sales, which are open.
+    pub async fn as_wished(wish: Wish) -> Deployment {
+        let store = if wish.durable_store {
+            Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"])
+        } else {
+            Redis::start()
+        };
+        let queue = Redis::start();
+        let database = wish.own_database.then(MariaDb::start);
+        let ledger_url = database.as_ref().unwrap_or_else(|| MariaDb::shared()).database().await;
         let folder = tempfile::tempdir().unwrap();
         let secrets = folder.path().join("secrets");
         run(seckill_gate().args(["keygen", "--out"]).arg(&secrets));
-        let orders_port = free_port();
-        let ports: Vec<[u16; 3]> = (0..gates).map(|_| [free_port(), free_port(), free_port()]).collect();
+        let orders_port = wish.shops_own_orders.unwrap_or_else(free_port);
+        let store_proxy = if wish.store_proxy { Some(Proxy::before(store.port).await) } else { None };
+        let orders_proxy = if wish.orders_proxy { Some(Proxy::before(orders_port).await) } else { None };
+        let gates: Vec<Gate> = (0..wish.gates)
+            .map(|_| Gate { public: free_port(), admin: free_port(), metrics: free_port(), process: None })
+            .collect();
         let config = folder.path().join("seckill.yaml");
-        std::fs::write(&config, yaml(gates, stock, orders_port, ports[0], &store, &queue, &ledger_url)).unwrap();
-
-        let mut orders = Process::start("orders", seckill_gate().arg("orders").arg("-c").arg(&config));
-        orders.wait_until("listened", || listens(orders_port));
-        let gates = ports.iter().enumerate().map(|(n, &[public, admin, metrics])| {
-            let at = |port: u16| format!("127.0.0.1:{port}");
-            let mut process = Process::start(
-                "gate",
-                seckill_gate().args(["serve", "--gate", &format!("gate-{}", n + 1), "-c"]).arg(&config).args([
-                    "--listen",
-                    &at(public),
-                    "--admin",
-                    &at(admin),
-                    "--metrics",
-                    &at(metrics),
-                ]),
-            );
-            process.wait_until("listened", || listens(public));
-            Gate { public, metrics, _process: process }
-        });
-        let gates = gates.collect();
-        for sale in [SALE, OTHER_SALE] {
-            run(seckill_gate().args(["preheat", sale, "-c"]).arg(&config));
-        }
+        let port_of = |proxy: &Option<Proxy>, own| proxy.as_ref().map_or(own, |proxy| proxy.port);
+        let places = Places {
+            gate: &gates[0],
+            store: port_of(&store_proxy, store.port),
+            queue: queue.port,
+            orders: port_of(&orders_proxy, orders_port),
+            orders_listen: orders_port,
+            ledger: &ledger_url,
+        };
+        std::fs::write(&config, yaml(&wish, &places)).unwrap();
         let user_key = std::fs::read_to_string(secrets.join("user-jwt-secret")).unwrap();
         let signer = Signer::hs256(user_key.trim().as_bytes(), "shop", "https://shop.test", "seckill").unwrap();
         let http = Client::builder().timeout(Duration::from_secs(20)).pool_max_idle_per_host(200).build().unwrap();
-        let deployment = Deployment {
+        let mut deployment = Deployment {
             gates,
             store,
             orders_port,
-            _queue: queue,
+            queue,
+            database,
             ledger_url,
+            store_proxy,
+            orders_proxy,
             config,
-            _orders: orders,
+            orders: None,
+            sales: wish.sales,
             http,
             signer,
             folder,
         };
+        if wish.shops_own_orders.is_none() {
+            deployment.start_orders();
+        }
+        for gate in 0..deployment.gates.len() {
+            deployment.start_gate(gate);
+        }
+        for sale in &deployment.sales {
+            run(&mut deployment.command(0, &["preheat", sale]));
+        }
         for gate in 0..deployment.gates.len() {
             deployment.until_open(gate).await;
         }
         deployment
+    }
+
+    /// Starts the order service, if it is down, and waits until it listens.
+    pub fn start_orders(&mut self) {
+        let mut orders = Process::start("orders", seckill_gate().arg("orders").arg("-c").arg(&self.config));
+        orders.wait_until("listened", || listens(self.orders_port));
+        self.orders = Some(orders);
+    }
+
+    /// Starts one gate, if it is down, and waits until it listens.
+    pub fn start_gate(&mut self, number: usize) {
+        let gate = &mut self.gates[number];
+        let at = |port: u16| format!("127.0.0.1:{port}");
+        let mut process =
+            Process::start(
+                "gate",
+                seckill_gate()
+                    .args(["serve", "--gate", &format!("gate-{}", number + 1), "-c"])
+                    .arg(&self.config)
+                    .args(["--listen", &at(gate.public), "--admin", &at(gate.admin), "--metrics", &at(gate.metrics)]),
+            );
+        process.wait_until("listened", || listens(gate.public));
+        gate.process = Some(process);
+    }
+
+    /// `kill -9`, and waits for the end.
+    pub fn kill_orders(&mut self) {
+        drop(self.orders.take().unwrap());
+    }
+
+    /// `kill -9`, and waits for the end.
+    pub fn kill_gate(&mut self, number: usize) {
+        drop(self.gates[number].process.take().unwrap());
+    }
+
+    /// An operator's command to one gate.
+    pub fn command(&self, gate: usize, arguments: &[&str]) -> Command {
+        let admin = format!("http://127.0.0.1:{}", self.gates[gate].admin);
+        let mut command = seckill_gate();
+        command.args(arguments).arg("-c").arg(&self.config).args(["--admin", &admin]);
+        command
     }
 
     /// The crowd engine's signer, for the same users.
@@ -112,16 +230,24 @@ impl Deployment {
         Arc::new(Signer::hs256(key.trim().as_bytes(), "shop", "https://shop.test", "seckill").unwrap())
     }
 
-    async fn until_open(&self, gate: usize) {
-        for _ in 0..200 {
-            let phase =
-                async |sale| self.json(gate, &format!("/seckill/{sale}/state"), "nobody").await["phase"].clone();
-            if phase(SALE).await == "open" && phase(OTHER_SALE).await == "open" {
+    /// Waits until a gate says that every sale is open; fails after 15 s.
+    pub async fn until_open(&self, gate: usize) {
+        for sale in &self.sales {
+            self.until_phase(sale, gate, "open").await;
+        }
+    }
+
+    /// Waits until a gate says that a sale is in this phase; fails after 15 s.
+    pub async fn until_phase(&self, sale: &str, gate: usize, wanted: &str) {
+        let mut seen = Value::Null;
+        for _ in 0..300 {
+            seen = self.json(gate, &format!("/seckill/{sale}/state"), "nobody").await["phase"].clone();
+            if seen == wanted {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("gate {gate} never opened the sale");
+        panic!("at gate {gate} {sale} is {seen}, not {wanted}");
     }
 
     fn url(&self, gate: usize, path: &str) -> String {
@@ -166,14 +292,42 @@ impl Deployment {
 
     /// The same at any sale.
     pub async fn attempt_at(&self, sale: &str, gate: usize, user: &str, key: &str, token: &str) -> Told {
-        let request = self
-            .http
+        Told::of(self.request(sale, gate, user, key, token).send().await.unwrap()).await
+    }
+
+    /// An attempt's request, to be sent otherwise than most are.
+    pub fn request(&self, sale: &str, gate: usize, user: &str, key: &str, token: &str) -> RequestBuilder {
+        self.http
             .post(self.url(gate, &format!("/seckill/{sale}")))
             .header("Authorization", self.bearer(user))
             .header("Idempotency-Key", key)
             .header("Seckill-Token", token)
-            .json(&json!({"address": "1 Test Road"}));
-        Told::of(request.send().await.unwrap()).await
+            .json(&json!({"address": "1 Test Road"}))
+    }
+
+    /// What `results` tells of this key, once it is more than "queued"; fails after 30 s.
+    pub async fn result(&self, sale: &str, gate: usize, user: &str, key: &str) -> Value {
+        let mut seen = Value::Null;
+        for _ in 0..30 {
+            seen = self.json(gate, &format!("/seckill/{sale}/results/{key}?wait=1s"), user).await;
+            if seen["state"].as_str().is_some_and(|state| state != "queued") {
+                return seen;
+            }
+        }
+        panic!("no final result of {user} {key}: {seen}");
+    }
+
+    /// Waits until a query on the ledger gives this number; fails after 30 s.
+    pub async fn until_count(&self, query: &str, wanted: i64) {
+        let mut seen = -1;
+        for _ in 0..300 {
+            seen = self.count(query).await;
+            if seen == wanted {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("`{query}` gives {seen}, not {wanted}");
     }
 
     /// Rows of a query on the ledger, one number.
@@ -195,7 +349,8 @@ pub struct Told {
 }
 
 impl Told {
-    async fn of(reply: Response) -> Told {
+    /// What this reply says.
+    pub async fn of(reply: Response) -> Told {
         let header = |name: &str| reply.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         let (status, outcome, request_id) =
             (reply.status().as_u16(), header("seckill-outcome"), header("seckill-request-id"));
@@ -218,22 +373,50 @@ pub fn run(command: &mut Command) -> String {
     text
 }
 
-/// Limits are raised: a 429 is no answer here.
-fn yaml(
-    gates: usize,
-    stock: u32,
+/// Where everything is.
+struct Places<'a> {
+    gate: &'a Gate,
+    store: u16,
+    queue: u16,
     orders: u16,
-    [public, admin, metrics]: [u16; 3],
-    store: &Redis,
-    queue: &Redis,
-    ledger: &str,
-) -> String {
-    let names: Vec<String> = (1..=gates).map(|n| format!("gate-{n}")).collect();
+    orders_listen: u16,
+    ledger: &'a str,
+}
+
+/// Limits are raised: a 429 is no answer here.
+fn yaml(wish: &Wish, at: &Places<'_>) -> String {
+    let names: Vec<String> = (1..=wish.gates).map(|n| format!("gate-{n}")).collect();
     let now = i64::try_from(wall_ms()).unwrap();
-    let at = |ms: i64| chrono::DateTime::<chrono::Utc>::from_timestamp_millis(ms).unwrap().to_rfc3339();
-    let (starts, ends) = (at(now - 3_600_000), at(now + 3_600_000));
-    let (store, queue) = (store.url(), queue.url());
+    let time = |ms: i64| chrono::DateTime::<chrono::Utc>::from_timestamp_millis(ms).unwrap().to_rfc3339();
+    let ends_in = i64::try_from(wish.ends_in.as_millis()).unwrap();
+    let (starts, ends) = (time(now - 3_600_000), time(now + ends_in));
     let limits = "{ address: { rate: 100000/s }, user: { rate: 100000/s }, device: { rate: 100000/s } }";
+    let stock = wish.stock;
+    let sales: String = wish
+        .sales
+        .iter()
+        .map(|sale| {
+            format!("  {sale}: {{ starts_at: {starts}, ends_at: {ends}, skus: {{ {SKU}: {{ stock: {stock} }} }} }}\n")
+        })
+        .collect();
+    let order_service = if wish.shops_own_orders.is_some() {
+        String::new()
+    } else {
+        format!(
+            r#"order_service:
+  listen: 127.0.0.1:{listen}
+  api_token: {{ file: secrets/orders-api-token }}
+  ticket_public_key: {{ file: secrets/ticket-public.pem }}
+  queue: {{ kind: redis, url: "redis://127.0.0.1:{queue}/" }}
+  ledger: {{ kind: mysql, url: "{ledger}" }}
+{more}"#,
+            listen = at.orders_listen,
+            queue = at.queue,
+            ledger = at.ledger,
+            more = wish.order_service,
+        )
+    };
+    let kind = if wish.shops_own_orders.is_some() { "external" } else { "internal" };
     format!(
         r#"
 gate:
@@ -241,11 +424,11 @@ gate:
   listen: 127.0.0.1:{public}
   admin: 127.0.0.1:{admin}
   metrics: 127.0.0.1:{metrics}
-  shop: {{ url: "http://127.0.0.1:9" }}
+  shop: {{ url: "http://127.0.0.1:{shop}" }}
   admin_token: {{ file: secrets/admin-token }}
   drain_delay: 100ms
 deployment: {{ gates: [{names}] }}
-store: {{ kind: redis, url: "{store}", deadline: 2s }}
+store: {{ kind: redis, url: "redis://127.0.0.1:{store}/", deadline: {deadline}ms }}
 identity:
   keys: [{{ kid: shop, algorithm: HS256, key: {{ file: secrets/user-jwt-secret }} }}]
   issuer: https://shop.test
@@ -256,26 +439,23 @@ tokens:
   ttl: 60s
 limits: {{ attempts: {limits}, tokens: {limits}, reads: {{ address: {{ rate: 100000/s }} }} }}
 orders:
+  kind: {kind}
   url: http://127.0.0.1:{orders}/orders
   ticket_key: {{ file: secrets/ticket-private.pem }}
   api_token: {{ file: secrets/orders-api-token }}
-order_service:
-  listen: 127.0.0.1:{orders}
-  api_token: {{ file: secrets/orders-api-token }}
-  ticket_public_key: {{ file: secrets/ticket-public.pem }}
-  queue: {{ kind: redis, url: "{queue}" }}
-  ledger: {{ kind: mysql, url: "{ledger}" }}
+{more}
+{order_service}
 logs: {{ filter: warn }}
 activities:
-  {SALE}:
-    starts_at: {starts}
-    ends_at: {ends}
-    skus: {{ {SKU}: {{ stock: {stock} }} }}
-  {OTHER_SALE}:
-    starts_at: {starts}
-    ends_at: {ends}
-    skus: {{ {SKU}: {{ stock: {stock} }} }}
-"#,
-        names = names.join(", ")
+{sales}"#,
+        public = at.gate.public,
+        admin = at.gate.admin,
+        metrics = at.gate.metrics,
+        shop = wish.shop,
+        names = names.join(", "),
+        store = at.store,
+        deadline = wish.store_deadline.as_millis(),
+        orders = at.orders,
+        more = wish.orders,
     )
 }

@@ -3,4 +3,5 @@
 pub mod deployment;
 pub mod mariadb;
 pub mod process;
+pub mod proxy;
 pub mod redis;

@@ -28,6 +28,24 @@ impl Process {
         self.child.id()
     }
 
+    /// `kill -9`, and waits for the end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for an end that is near; fails after 30 s. The exit code, if it was no signal.
+    pub fn ended(&mut self) -> Option<i32> {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(started.elapsed() < Duration::from_secs(30), "{} never ended", self.name);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Waits until `ready` says yes; fails if the process ends before, or after 30 s.
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut() -> bool) {
         let started = Instant::now();
@@ -43,8 +61,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

@@ -1,6 +1,7 @@
 //! A Redis of the test's own.
 
 use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -10,7 +11,8 @@ use super::process::{Process, free_port, listens};
 pub struct Redis {
     pub port: u16,
     process: Process,
-    _folder: TempDir,
+    arguments: Vec<String>,
+    folder: TempDir,
 }
 
 impl Redis {
@@ -21,18 +23,21 @@ impl Redis {
 
     /// Starts one with more arguments, e.g. `["--cluster-enabled", "yes"]`.
     pub fn start_with(arguments: &[&str]) -> Redis {
-        let folder = TempDir::new().unwrap();
-        let port = free_port();
-        let mut process = Process::start(
-            "redis-server",
-            Command::new("redis-server")
-                .current_dir(folder.path())
-                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-                .args(["--maxmemory-policy", "noeviction", "--daemonize", "no"])
-                .args(arguments),
-        );
-        process.wait_until("listened", || listens(port));
-        Redis { port, process, _folder: folder }
+        let (folder, port) = (TempDir::new().unwrap(), free_port());
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.into()).collect();
+        let process = launch(&folder, port, &arguments);
+        Redis { port, process, arguments, folder }
+    }
+
+    /// Kills it without warning; it starts again on the same port with what it wrote to its disk, `emptied` without.
+    pub fn crash_and_restart(&mut self, down_for: Duration, emptied: bool) {
+        self.process.kill();
+        std::thread::sleep(down_for);
+        if emptied {
+            std::fs::remove_dir_all(self.folder.path()).unwrap();
+            std::fs::create_dir(self.folder.path()).unwrap();
+        }
+        self.process = launch(&self.folder, self.port, &self.arguments);
     }
 
     /// Where it is.
@@ -64,4 +69,17 @@ impl Redis {
         }
         panic!("`{command}` never said `{text}`");
     }
+}
+
+fn launch(folder: &TempDir, port: u16, arguments: &[String]) -> Process {
+    let mut process = Process::start(
+        "redis-server",
+        Command::new("redis-server")
+            .current_dir(folder.path())
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--maxmemory-policy", "noeviction", "--daemonize", "no"])
+            .args(arguments),
+    );
+    process.wait_until("listened", || listens(port));
+    process
 }
