@@ -12,6 +12,7 @@ mod fake_store;
 mod harness;
 mod house;
 mod orders;
+mod retries;
 mod sale;
 mod signals;
 mod store_agreement;

@@ -33,6 +33,10 @@ pub struct Wish {
     pub sales: Vec<String>,
     /// How long they go on.
     pub ends_in: Duration,
+    /// How long a sale token is good for.
+    pub token_ttl: Duration,
+    /// More SKUs, as YAML, each with a comma before it.
+    pub more_skus: &'static str,
     /// Deadline of a call to the store.
     pub store_deadline: Duration,
     /// Whether the store writes what it promised to its disk, so that it can be restarted.
@@ -60,6 +64,8 @@ impl Default for Wish {
             stock: 10,
             sales: vec![SALE.into(), OTHER_SALE.into()],
             ends_in: Duration::from_secs(3_600),
+            token_ttl: Duration::from_secs(60),
+            more_skus: "",
             store_deadline: Duration::from_secs(2),
             durable_store: false,
             store_proxy: false,
@@ -271,18 +277,31 @@ impl Deployment {
 
     /// The same for any sale.
     pub async fn token_for(&self, sale: &str, gate: usize, user: &str, key: &str) -> String {
-        let reply = self
+        self.try_token(sale, gate, user, key, SKU, None).await.unwrap_or_else(|told| panic!("{told:?}"))
+    }
+
+    /// A token for any SKU on any device, or what was said instead.
+    pub async fn try_token(
+        &self,
+        sale: &str,
+        gate: usize,
+        user: &str,
+        key: &str,
+        sku: &str,
+        device: Option<&str>,
+    ) -> Result<String, Told> {
+        let mut request = self
             .http
             .post(self.url(gate, &format!("/seckill/{sale}/tokens")))
             .header("Authorization", self.bearer(user))
             .header("Idempotency-Key", key)
-            .json(&json!({"sku": SKU, "qty": 1}))
-            .send()
-            .await
-            .unwrap();
-        let status = reply.status();
-        let body: Value = reply.json().await.unwrap();
-        body["token"].as_str().unwrap_or_else(|| panic!("{status}: {body}")).to_owned()
+            .json(&json!({"sku": sku, "qty": 1}));
+        if let Some(device) = device {
+            request = request.header("Seckill-Device", device);
+        }
+        let told = Told::of(request.send().await.unwrap()).await;
+        let token = serde_json::from_str::<Value>(&told.body).unwrap()["token"].as_str().map(str::to_owned);
+        token.ok_or(told)
     }
 
     /// An attempt; what it was told.
@@ -391,12 +410,14 @@ fn yaml(wish: &Wish, at: &Places<'_>) -> String {
     let ends_in = i64::try_from(wish.ends_in.as_millis()).unwrap();
     let (starts, ends) = (time(now - 3_600_000), time(now + ends_in));
     let limits = "{ address: { rate: 100000/s }, user: { rate: 100000/s }, device: { rate: 100000/s } }";
-    let stock = wish.stock;
+    let (stock, more) = (wish.stock, wish.more_skus);
     let sales: String = wish
         .sales
         .iter()
         .map(|sale| {
-            format!("  {sale}: {{ starts_at: {starts}, ends_at: {ends}, skus: {{ {SKU}: {{ stock: {stock} }} }} }}\n")
+            format!(
+                "  {sale}: {{ starts_at: {starts}, ends_at: {ends}, skus: {{ {SKU}: {{ stock: {stock} }}{more} }} }}\n"
+            )
         })
         .collect();
     let order_service = if wish.shops_own_orders.is_some() {
@@ -436,7 +457,7 @@ identity:
   device_secret: {{ file: secrets/device-secret }}
 tokens:
   keys: [{{ kid: one, key: {{ file: secrets/token-key }} }}]
-  ttl: 60s
+  ttl: {ttl}ms
 limits: {{ attempts: {limits}, tokens: {limits}, reads: {{ address: {{ rate: 100000/s }} }} }}
 orders:
   kind: {kind}
@@ -452,6 +473,7 @@ activities:
         admin = at.gate.admin,
         metrics = at.gate.metrics,
         shop = wish.shop,
+        ttl = wish.token_ttl.as_millis(),
         names = names.join(", "),
         store = at.store,
         deadline = wish.store_deadline.as_millis(),
