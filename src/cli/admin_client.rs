@@ -11,6 +11,10 @@ use serde_json::Value;
 
 use super::listeners::{self, Listeners};
 use super::{Outcome, Usage, exit};
+use crate::gate::ledger::client::LedgerClient;
+
+/// Deadline of one call: an operator waits for it.
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Which gate to talk to.
 #[derive(Debug, Args)]
@@ -25,6 +29,17 @@ pub struct AdminArgs {
     /// environment.
     #[arg(long, env = "SECKILL_ADMIN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<String>,
+}
+
+/// Which order service to ask.
+#[derive(Debug, Args)]
+pub struct OrdersArgs {
+    /// Where winners are posted, e.g. http://127.0.0.1:8090/orders; the API beside it is asked. Overrides the file.
+    #[arg(long, env = "SECKILL_ORDERS", value_name = "URL")]
+    orders: Option<Url>,
+    /// Token of the order service's API. Overrides the file.
+    #[arg(long, env = "SECKILL_ORDERS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    orders_token: Option<String>,
 }
 
 /// Why a command ended badly, and the exit code that says so.
@@ -84,6 +99,25 @@ impl AdminArgs {
     }
 }
 
+impl OrdersArgs {
+    /// A client for our order service; `None` if the order service is the shop's own, or none is named.
+    pub fn ledger(&self, gate: &AdminArgs) -> Result<Option<LedgerClient>, Failure> {
+        let configured = gate.listeners()?.and_then(|listeners| listeners.orders);
+        let (url, token) = match (&self.orders, &self.orders_token, configured) {
+            (Some(url), Some(token), _) => (url.clone(), token.clone()),
+            (Some(url), None, Some((_, token))) => (url.clone(), token.map_err(usage)?),
+            (None, given, Some((url, token))) => {
+                let url = url.parse().with_context(|| format!("orders.url `{url}`")).map_err(usage)?;
+                (url, given.clone().map_or(token, Ok).map_err(usage)?)
+            }
+            (Some(_), None, None) => return Err(usage(anyhow!("--orders needs SECKILL_ORDERS_TOKEN"))),
+            (None, _, None) => return Ok(None),
+        };
+        let client = LedgerClient::new(&url, token, DEADLINE).map_err(anyhow::Error::from)?;
+        Ok(Some(client))
+    }
+}
+
 /// A client of one admin listener.
 pub struct AdminClient {
     http: Client,
@@ -98,7 +132,7 @@ impl AdminClient {
             .redirect(redirect::Policy::none())
             .no_proxy()
             .connect_timeout(Duration::from_secs(3))
-            .timeout(Duration::from_secs(20))
+            .timeout(DEADLINE)
             .build()
             .context("cannot set up HTTP")?;
         Ok(AdminClient { http, base, token })
@@ -111,6 +145,15 @@ impl AdminClient {
             url.query_pairs_mut().extend_pairs(query);
         }
         self.send(self.http.request(Method::GET, url)).await
+    }
+
+    /// Reads one thing of an activity; `None` if the store does not know it.
+    pub async fn find(&self, path: &[&str]) -> Result<Option<Value>, Failure> {
+        match self.answer(self.http.request(Method::GET, self.url(path)?)).await? {
+            (status, body) if status.is_success() => Ok(Some(body)),
+            (StatusCode::NOT_FOUND, body) if body["code"] == "UNKNOWN_WIN" => Ok(None),
+            (status, body) => Err(refused(status, &body)),
+        }
     }
 
     /// Changes `/admin/…`.
@@ -129,6 +172,11 @@ impl AdminClient {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Value, Failure> {
+        let (status, body) = self.answer(request).await?;
+        if status.is_success() { Ok(body) } else { Err(refused(status, &body)) }
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<(StatusCode, Value), Failure> {
         let response = request.bearer_auth(&self.token).send().await.map_err(|error| {
             let unreachable = error.is_connect();
             let error = anyhow::Error::new(error.without_url());
@@ -140,8 +188,7 @@ impl AdminClient {
         })?;
         let status = response.status();
         let body = response.text().await.map_err(|error| anyhow!("half an answer from {}: {error}", self.base))?;
-        let body: Value = serde_json::from_str(&body).unwrap_or(Value::Null);
-        if status.is_success() { Ok(body) } else { Err(refused(status, &body)) }
+        Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
     }
 }
 

@@ -26,6 +26,7 @@ mod table;
 mod token;
 mod totals;
 mod version;
+mod why;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -82,6 +83,8 @@ enum Command {
     StartSku(start_sku::StartSku),
     /// Shows how activities stand, with stock as a sum that adds up
     Status(status::Status),
+    /// Tells what became of one attempt, from store, outbox and ledger
+    Why(why::Why),
     /// Checks the named invariants across gate and ledger
     Audit(audit::Audit),
     /// Makes the keys and secrets of a new deployment
@@ -134,6 +137,7 @@ fn run(command: Command) -> Outcome {
         Command::StopSku(command) => admin_client::run(command.run()),
         Command::StartSku(command) => admin_client::run(command.run()),
         Command::Status(command) => admin_client::run(command.run()),
+        Command::Why(command) => admin_client::run(command.run()),
         Command::Audit(command) => admin_client::run(command.run()),
         Command::Keygen(command) => admin_client::run(command.run()),
         Command::Token(args) => token::run(args),

@@ -2,17 +2,15 @@
 
 pub mod check;
 
-use std::time::Duration;
-
 use anyhow::{Context, anyhow};
 use clap::Args;
 use http::StatusCode;
-use reqwest::{Method, Url};
+use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use self::check::{Check, Facts, LedgerFacts, OrderFacts, WinFacts, check};
-use super::admin_client::{AdminArgs, AdminClient, Failure, usage};
+use super::admin_client::{AdminArgs, AdminClient, Failure, OrdersArgs};
 use super::status::{items, text};
 use super::table::table;
 use super::{exit, print};
@@ -29,12 +27,8 @@ pub struct Audit {
     activity: Option<ActivityId>,
     #[command(flatten)]
     gate: AdminArgs,
-    /// Where winners are posted, e.g. http://127.0.0.1:8090/orders; the API beside it is asked. Overrides the file.
-    #[arg(long, env = "SECKILL_ORDERS", value_name = "URL")]
-    orders: Option<Url>,
-    /// Token of the order service's API. Overrides the file.
-    #[arg(long, env = "SECKILL_ORDERS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    orders_token: Option<String>,
+    #[command(flatten)]
+    orders: OrdersArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -44,7 +38,7 @@ impl Audit {
     /// Runs it. Exit 3 on any violation.
     pub async fn run(self) -> Result<u8, Failure> {
         let client = self.gate.client()?;
-        let ledger = self.ledger()?;
+        let ledger = self.orders.ledger(&self.gate)?;
         let names = match &self.activity {
             Some(name) => vec![name.to_string()],
             None => items(&client.get(&["activities"], &[]).await?, "activities")
@@ -71,22 +65,6 @@ impl Audit {
             print(format_args!("{violations} violations"))?;
         }
         Ok(if violations == 0 { exit::DONE } else { exit::FOUND })
-    }
-
-    fn ledger(&self) -> Result<Option<LedgerClient>, Failure> {
-        let configured = self.gate.listeners()?.and_then(|listeners| listeners.orders);
-        let (url, token) = match (&self.orders, &self.orders_token, configured) {
-            (Some(url), Some(token), _) => (url.clone(), token.clone()),
-            (Some(url), None, Some((_, token))) => (url.clone(), token.map_err(usage)?),
-            (None, given, Some((url, token))) => {
-                let url = url.parse().with_context(|| format!("orders.url `{url}`")).map_err(usage)?;
-                (url, given.clone().map_or(token, Ok).map_err(usage)?)
-            }
-            (Some(_), None, None) => return Err(usage(anyhow!("--orders needs SECKILL_ORDERS_TOKEN"))),
-            (None, _, None) => return Ok(None),
-        };
-        let client = LedgerClient::new(&url, token, Duration::from_secs(20)).map_err(anyhow::Error::from)?;
-        Ok(Some(client))
     }
 }
 

@@ -30,6 +30,7 @@ pub fn router(world: Arc<AdminWorld>, auth: AdminAuth) -> Router {
         .route("/admin/activities", get(activities::list))
         .route("/admin/activities/{id}", get(activities::show))
         .route("/admin/activities/{id}/wins", get(wins::page))
+        .route("/admin/activities/{id}/wins/{request_id}", get(wins::one))
         .route("/admin/activities/{id}/preheat", post(preheat::preheat))
         .route("/admin/activities/{id}/pause", post(changes::pause))
         .route("/admin/activities/{id}/resume", post(changes::resume))

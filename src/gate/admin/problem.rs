@@ -51,6 +51,11 @@ impl Problem {
         Problem::not_found("NO_SUCH_ACTIVITY", format!("no activity `{name}` is configured on this gate"))
     }
 
+    /// A request id that never won, as far as the store knows.
+    pub fn unknown_win() -> Problem {
+        Problem::not_found("UNKNOWN_WIN", "no win is recorded under this request id")
+    }
+
     /// An activity whose store is not there.
     pub fn not_preheated(activity: &ActivityId) -> Problem {
         Problem::conflict(

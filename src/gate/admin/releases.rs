@@ -49,7 +49,8 @@ async fn apply(
 ) -> Result<Outcome, Problem> {
     let cause = cause_of(&reason);
     if dry_run {
-        let found = world.store.find(id, &[request_id]).await?.into_iter().next().flatten().ok_or_else(unknown_win)?;
+        let found =
+            world.store.find(id, &[request_id]).await?.into_iter().next().flatten().ok_or_else(Problem::unknown_win)?;
         return match transition(&found.record.state, WinEvent::Ended(cause)) {
             Step::Conflict => Err(conflict()),
             step => Ok(would(step != Step::Release)),
@@ -63,17 +64,13 @@ async fn apply(
             tracing::error!(activity = %id, %request_id, state = ?known.state, "CONFLICT: a release contradicts the win");
             Err(conflict())
         }
-        Recorded::UnknownWin => Err(unknown_win()),
+        Recorded::UnknownWin => Err(Problem::unknown_win()),
     }
 }
 
 /// Only `void` means that no order ever was; every other reason ended one.
 fn cause_of(reason: &Reason) -> Cause {
     if reason.as_str() == Cause::Void.as_str() { Cause::Void } else { Cause::Ended }
-}
-
-fn unknown_win() -> Problem {
-    Problem::not_found("UNKNOWN_WIN", "no win is recorded under this request id")
 }
 
 fn conflict() -> Problem {

@@ -12,6 +12,7 @@ use super::problem::Problem;
 use super::world::AdminWorld;
 use crate::domain::admission::{FoundWin, JournalCursor, JournalOp, Poll, PolledActivity};
 use crate::domain::win::WinState;
+use crate::domain::{InvalidId, RequestId};
 use crate::gate::delivery::reply::StoredReply;
 
 /// Journal entries read per page.
@@ -52,6 +53,17 @@ pub async fn page(
     let found = if ids.is_empty() { Vec::new() } else { world.store.find(id, &ids).await? };
     let wins: Vec<Value> = found.iter().flatten().map(shown).collect();
     Ok(Json(json!({ "wins": wins, "next": &*state.cursor.0, "more": !state.at_end })))
+}
+
+/// `GET …/wins/{request_id}`: one win.
+pub async fn one(
+    State(world): State<Arc<AdminWorld>>,
+    Path((name, request_id)): Path<(String, String)>,
+) -> Result<Json<Value>, Problem> {
+    let (id, _) = world.managed(&name)?;
+    let request_id: RequestId = request_id.parse().map_err(|e: InvalidId| Problem::bad_request(e.to_string()))?;
+    let found = world.store.find(id, &[request_id]).await?.into_iter().next().flatten();
+    found.as_ref().map(|win| Json(shown(win))).ok_or_else(Problem::unknown_win)
 }
 
 /// Cursors are the store's own text, handed out by an earlier page; nothing else goes to the store.
