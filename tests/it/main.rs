@@ -11,6 +11,7 @@ mod fake_activity;
 mod fake_store;
 mod harness;
 mod house;
+mod operate;
 mod orders;
 mod retries;
 mod sale;

@@ -349,6 +349,13 @@ impl Deployment {
         panic!("`{query}` gives {seen}, not {wanted}");
     }
 
+    /// Changes something in the ledger behind everybody's back.
+    pub async fn execute(&self, statement: &str) {
+        use sqlx::Connection;
+        let mut connection = sqlx::MySqlConnection::connect(&self.ledger_url).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(&mut connection).await.unwrap();
+    }
+
     /// Rows of a query on the ledger, one number.
     pub async fn count(&self, query: &str) -> i64 {
         use sqlx::Connection;
