@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prometheus::Registry;
 use seckill_gate::domain::{ActivityId, RequestId};
 use seckill_gate::orders::activities::Activities;
 use seckill_gate::orders::consumer::{Consumer, ConsumerSettings};
@@ -14,10 +13,12 @@ use seckill_gate::orders::ledger::{Ledger, Registered, Registration};
 use seckill_gate::orders::metrics::Metrics;
 use seckill_gate::orders::order::{NewOrder, Order};
 use seckill_gate::orders::queue::OrderQueue;
-use seckill_gate::orders::queue::redis::{RedisQueue, RedisQueueSettings};
+use seckill_gate::orders::queue::redis::RedisQueue;
 use seckill_gate::orders::queue::sqlite::SqliteQueue;
 use seckill_gate::orders::ticket::TicketVerifier;
 use seckill_gate::orders::{ApiToken, Parts, run};
+use seckill_gate::platform::metrics::Metrics as Registry;
+use seckill_gate::platform::redis::RedisSettings;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -55,14 +56,8 @@ pub async fn mysql(url: &str, deadline: Duration) -> MySqlLedger {
 }
 
 pub fn redis_queue(redis: &Redis, consumer: &str) -> Arc<dyn OrderQueue> {
-    let settings = RedisQueueSettings {
-        url: redis.url(),
-        username: None,
-        password: None,
-        consumer: consumer.into(),
-        deadline: Duration::from_secs(2),
-    };
-    Arc::new(RedisQueue::new(&settings).unwrap())
+    let settings = RedisSettings { url: redis.url(), username: None, password: None, deadline: Duration::from_secs(2) };
+    Arc::new(RedisQueue::new(&settings, consumer.into()).unwrap())
 }
 
 impl World {
@@ -114,7 +109,7 @@ impl World {
             ledger: self.ledger.clone(),
             activities: Activities::default(),
             settings,
-            metrics: Metrics::new(&Registry::new()).unwrap(),
+            metrics: Metrics::register(&Registry::new().unwrap()).unwrap(),
         };
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(consumer.run(shutdown.clone()));
@@ -129,7 +124,7 @@ impl World {
             ledger: self.ledger.clone(),
             queue: self.queue.clone(),
             wall_ms: Arc::new(|| NOW_MS),
-            registry: Registry::new(),
+            metrics: Arc::new(Registry::new().unwrap()),
             api_token: ApiToken::new(TOKEN),
             tickets: TicketVerifier::new(PUBLIC_KEY.as_bytes()).unwrap(),
             consumer: settings(),
