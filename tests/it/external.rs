@@ -217,7 +217,7 @@ async fn a_shops_own_answers_are_taken_by_its_own_rules() {
     // 422 refuses, and the unit comes back.
     let told = shop.attempt("bob", "422", "422").await;
     assert_eq!((told.0, told.1.as_str()), (409, "ORDER_REFUSED"), "{}", told.2);
-    assert_eq!(shop.result("bob").await["state"], "released");
+    assert_eq!(shop.result("bob").await["state"], "refused");
     // A reply above `max_reply` counts by its status; its body is not kept. Repetitions hear the same.
     for user in ["cid", "dora"] {
         let told = shop.attempt(user, if user == "cid" { "long" } else { "10MB" }, "201").await;

@@ -111,11 +111,11 @@ async fn killed_between_commit_and_acknowledgement_or_in_a_batch_a_service_books
         let mut random = StdRng::seed_from_u64(seed);
         // The rows stand, and the acknowledgement never arrives.
         let batch = fresh(&format!("ack{seed}"), random.random_range(1..50));
-        let process = start(&world, port);
         let held = hold(&world, "stock").await;
         for order in &batch {
             world.queue.push(order).await.unwrap();
         }
+        let process = start(&world, port);
         eventually("all were handed out", async || pending(&world) == batch.len()).await;
         way.cut(true);
         held.close().await.unwrap();
@@ -176,13 +176,13 @@ async fn what_a_stopped_process_holds_is_booked_by_another_and_once() {
     let world = world().await;
     configure(&world, &world.redis.as_ref().unwrap().url());
     let (first, second) = (free_port(), free_port());
-    let stopped = start(&world, first);
     // In its batch, but with no lock in the ledger that would hold up the other.
     let held = hold(&world, "activities").await;
     let batch = fresh("stopped", 50);
     for order in &batch {
         world.queue.push(order).await.unwrap();
     }
+    let stopped = start(&world, first);
     eventually("it took them", async || pending(&world) == batch.len()).await;
     signal(stopped.id(), "STOP");
     held.close().await.unwrap();
@@ -202,13 +202,13 @@ async fn what_a_stopped_process_holds_is_booked_by_another_and_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_being_worked_on_is_not_claimed_however_long_it_takes() {
     let world = world().await;
-    // Each process claims after 300 ms.
-    let (slow, slows) = world.consume_counted(world.queue_of("slow"), settings());
     let held = hold(&world, "activities").await;
     let batch = fresh("slow", 20);
     for order in &batch {
         world.queue.push(order).await.unwrap();
     }
+    // Each claims after 300 ms.
+    let (slow, slows) = world.consume_counted(world.queue_of("slow"), settings());
     eventually("it took them", async || pending(&world) == batch.len()).await;
     let (other, others) = world.consume_counted(world.queue_of("other"), settings());
     // Long enough for several claims; time is what this is about.

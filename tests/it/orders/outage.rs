@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 use super::processes::{configure, start};
 use super::world::*;
 use crate::harness::mariadb::MariaDb;
-use crate::harness::process::{Process, free_port};
+use crate::harness::process::{Process, free_port, listens};
 use crate::harness::redis::Redis;
 
 async fn run(connection: &mut MySqlConnection, statement: &str) {
@@ -110,7 +110,9 @@ async fn no_trouble_of_the_database_is_blamed_on_an_order() {
 
     let before = waits();
     push("crashed").await;
-    let restarting = tokio::task::spawn_blocking(move || mariadb.crash_and_restart(Duration::from_millis(500)));
+    let port = mariadb.port;
+    let restarting = tokio::task::spawn_blocking(move || mariadb.crash_and_restart(Duration::from_secs(1)));
+    eventually("it was down", async || !listens(port)).await;
     push("crashed-later").await;
     let mariadb = restarting.await.unwrap();
     met("crashed", before).await;
@@ -127,7 +129,7 @@ async fn no_trouble_of_the_database_is_blamed_on_an_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_ledger_is_away_winners_are_queued_at_once_and_all_are_booked_afterwards() {
     let mariadb = tokio::task::spawn_blocking(MariaDb::start).await.unwrap();
-    let world = World::on_database(&mariadb.database().await, Duration::from_secs(1)).await;
+    let world = World::on_database(&mariadb.database().await, Duration::from_secs(10)).await;
     world.register(1, &[("phone", 500)]).await;
     let service = world.serve().await;
     let (booked, refused, void) = (order("old", "k"), order("old", "again"), order("gone", "k"));
@@ -147,8 +149,8 @@ async fn while_the_ledger_is_away_winners_are_queued_at_once_and_all_are_booked_
                 let word = (answer.status, answer.order.as_deref());
                 assert_eq!(word, (202, None), "round {round}: nothing definite, and nothing lost: {}", answer.body);
             }
-            // Below the second or two that a gate waits for an answer.
-            assert!(started.elapsed() < Duration::from_millis(1_900), "round {round}: {:?}", started.elapsed());
+            // Half a second as a rule; never the ledger's own deadline.
+            assert!(started.elapsed() < Duration::from_secs(5), "round {round}: {:?}", started.elapsed());
         }
     }
     let metrics = answer(service.client.get(service.url("/metrics"))).await.body;
