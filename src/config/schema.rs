@@ -352,7 +352,7 @@ pub struct Orders {
     pub url: String,
     /// Private key (PKCS#8 PEM, Ed25519) that signs tickets.
     pub ticket_key: SecretSource,
-    /// With `kind: external`: the gate's small file of which sales were registered under which epoch.
+    /// With `kind: external`: remembers which sales were preheated. Gates share it, or one of them does all preheats.
     #[serde(default = "d::epoch_file")]
     pub epoch_file: PathBuf,
     /// Bearer token of the order service's API, for totals and void.
@@ -471,7 +471,7 @@ pub struct Consumer {
     pub batch: usize,
     /// Orders booked per second at most, per process.
     pub rate: Rate,
-    /// An entry that another process took and did not finish is claimed after this time.
+    /// An entry that another process took, and does not show to be working on, is claimed after this time.
     pub claim_after: Span,
     /// An order that alone fails so often is set aside.
     #[schemars(range(min = 1))]

@@ -1,5 +1,6 @@
 //! From the queue to the ledger, in batches, each order exactly once however often it is handed out.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub struct ConsumerSettings {
     pub batch: usize,
     /// Orders per second at most.
     pub orders_per_second: f64,
-    /// Entries that another process has held so long are taken over.
+    /// Entries that another process took and has not shown to be working on for so long are taken over.
     pub claim_after: Duration,
     /// An order that the ledger rejects so often by itself is set aside.
     pub set_aside_after: u32,
@@ -96,6 +97,8 @@ impl Consumer {
                 warn!(entries = claimed.lost, "queue entries are gone; the gate will deliver their orders again");
             }
             if !claimed.deliveries.is_empty() {
+                self.metrics.claimed.inc_by(claimed.deliveries.len() as u64);
+                info!(entries = claimed.deliveries.len(), "entries taken over that nobody was working on");
                 return Ok(claimed.deliveries);
             }
         }
@@ -107,13 +110,32 @@ impl Consumer {
     }
 
     async fn work_off(&self, deliveries: Vec<Delivery>, shutdown: &CancellationToken) -> Result<(), Stopped> {
-        for batch in deliveries.chunks(self.batch()) {
+        let mut rest = &deliveries[..];
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(self.batch().min(rest.len()));
             // The rate cap: a batch lasts at least as long as its orders may.
             let least = Duration::from_secs_f64(batch.len() as f64 / self.settings.orders_per_second.max(0.001));
-            let (settled, ()) = tokio::join!(self.settle(batch, shutdown), pause(least, shutdown));
+            let work = async { tokio::join!(self.settle(batch, shutdown), pause(least, shutdown)) };
+            // However long that takes: what this process works on, or will in a moment, is not stale.
+            let (settled, ()) = tokio::select! {
+                done = work => done,
+                never = self.keep(rest) => match never {},
+            };
             settled?;
+            rest = later;
         }
         Ok(())
+    }
+
+    /// Keeps entries from being claimed by others while their turn comes.
+    async fn keep(&self, deliveries: &[Delivery]) -> Infallible {
+        loop {
+            tokio::time::sleep(self.settings.claim_after / 3).await;
+            // If it fails for long they are claimed, and booked by whoever comes first.
+            if let Err(error) = self.queue.keep(deliveries).await {
+                warn!(%error, "entries under work may be claimed by others");
+            }
+        }
     }
 
     /// Books a batch, and only then tells the queue.
@@ -142,10 +164,29 @@ impl Consumer {
         Ok(())
     }
 
+    /// Books in one transaction what goes, and halves what does not until the orders at fault stand alone.
     async fn book(&self, orders: &[NewOrder], shutdown: &CancellationToken) -> Result<(), Stopped> {
-        if orders.is_empty() {
-            return Ok(());
+        let (mut parts, mut rejected) = (vec![orders], vec![]);
+        while let Some(part) = parts.pop() {
+            match part {
+                [] => {}
+                [order] => {
+                    if let Some(error) = self.book_alone(order, shutdown).await? {
+                        rejected.push((order, error));
+                    }
+                }
+                _ if self.book_together(part, shutdown).await? => {}
+                _ => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+            }
         }
+        self.insist(rejected, shutdown).await
+    }
+
+    /// Whether all of them went through; otherwise none did.
+    async fn book_together(&self, orders: &[NewOrder], shutdown: &CancellationToken) -> Result<bool, Stopped> {
         let mut tries = 0;
         loop {
             match self.ledger.book_batch(orders).await {
@@ -153,43 +194,62 @@ impl Consumer {
                     for (order, verdict) in orders.iter().zip(verdicts) {
                         self.note(order, verdict);
                     }
-                    return Ok(());
+                    return Ok(true);
                 }
-                Ok(BatchBooked::GoRowByRow) | Err(LedgerError::Rejected(_)) => break,
+                Ok(BatchBooked::GoRowByRow) | Err(LedgerError::Rejected(_)) => return Ok(false),
                 Err(LedgerError::Unavailable(error)) => self.wait_for_ledger(&mut tries, &error, shutdown).await?,
             }
         }
-        for order in orders {
-            self.book_alone(order, shutdown).await?;
-        }
-        Ok(())
     }
 
-    async fn book_alone(&self, order: &NewOrder, shutdown: &CancellationToken) -> Result<(), Stopped> {
-        let (mut tries, mut rejections) = (0, 0);
+    /// Books or refuses one order; the ledger's error if it takes offence at it.
+    async fn book_alone(&self, order: &NewOrder, shutdown: &CancellationToken) -> Result<Option<String>, Stopped> {
+        let mut tries = 0;
         loop {
             match self.ledger.book_one(order).await {
                 Ok(verdict) => {
                     self.note(order, verdict);
-                    return Ok(());
+                    return Ok(None);
                 }
+                Err(LedgerError::Rejected(error)) => return Ok(Some(error)),
                 Err(LedgerError::Unavailable(error)) => self.wait_for_ledger(&mut tries, &error, shutdown).await?,
-                Err(LedgerError::Rejected(error)) => {
-                    rejections += 1;
-                    if rejections >= self.settings.set_aside_after.max(1) {
-                        let entry = SetAside {
-                            activity: order.activity.clone(),
-                            // Its own name, so that the gate's repetitions do not fill the table.
-                            entry: order.request_id.to_string(),
-                            content: describe(order),
-                            error,
-                        };
-                        return self.set_aside(entry, shutdown).await;
-                    }
-                    pause(REJECTED.pause(rejections), shutdown).await;
-                }
             }
         }
+    }
+
+    /// Tries rejected orders again, all of them between two pauses, and sets aside those that are rejected every time.
+    async fn insist(
+        &self,
+        mut rejected: Vec<(&NewOrder, String)>,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Stopped> {
+        for rejections in 1..self.settings.set_aside_after {
+            if rejected.is_empty() {
+                return Ok(());
+            }
+            pause(REJECTED.pause(rejections), shutdown).await;
+            if shutdown.is_cancelled() {
+                return Err(Stopped);
+            }
+            let mut still = vec![];
+            for (order, _) in rejected {
+                if let Some(error) = self.book_alone(order, shutdown).await? {
+                    still.push((order, error));
+                }
+            }
+            rejected = still;
+        }
+        for (order, error) in rejected {
+            let entry = SetAside {
+                activity: order.activity.clone(),
+                // Its own name: intake finds it by that, and the gate's repetitions do not fill the table.
+                entry: order.request_id.to_string(),
+                content: describe(order),
+                error,
+            };
+            self.set_aside(entry, shutdown).await?;
+        }
+        Ok(())
     }
 
     async fn set_aside_malformed(

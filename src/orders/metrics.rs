@@ -1,8 +1,29 @@
 //! What the order service counts. Labels are closed sets: activities of the ledger, states, verdicts.
 
-use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, exponential_buckets,
-};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, exponential_buckets};
+
+use crate::platform::metrics as platform;
+
+/// Answers of `POST /orders`: what is known, and then every problem by its code.
+const ANSWERS: &[&str] = &[
+    "queued",
+    "queued_unchecked",
+    "booked",
+    "refused",
+    "ended",
+    "SET_ASIDE",
+    "BAD_REQUEST",
+    "TICKET_INVALID",
+    "TICKET_EXPIRED",
+    "TICKET_MISMATCH",
+    "NO_SUCH_ACTIVITY",
+    "TOO_LARGE",
+    "LEDGER_UNAVAILABLE",
+    "QUEUE_UNAVAILABLE",
+    "QUEUE_FULL",
+];
+/// Verdicts on orders taken from the queue.
+const VERDICTS: &[&str] = &["booked", "duplicate", "refused", "old_epoch", "unknown_activity"];
 
 /// The service's metrics, registered once per registry.
 #[derive(Clone)]
@@ -13,6 +34,10 @@ pub struct Metrics {
     pub booked: IntCounterVec,
     /// Entries set aside.
     pub set_aside: IntCounter,
+    /// Entries that are set aside now, by activity.
+    pub set_aside_now: IntGaugeVec,
+    /// Entries taken over from a process that did not finish them.
+    pub claimed: IntCounter,
     /// Entries handed out once and then gone from the queue.
     pub lost: IntCounter,
     /// Times that the ledger or the queue was waited for.
@@ -30,50 +55,64 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes and registers them.
-    pub fn new(registry: &Registry) -> prometheus::Result<Metrics> {
-        let counters = |name: &str, help: &str, label: &str| -> prometheus::Result<IntCounterVec> {
-            let made = IntCounterVec::new(Opts::new(name, help), &[label])?;
-            registry.register(Box::new(made.clone()))?;
-            Ok(made)
+    /// Makes and registers them, with every series that can be known beforehand: a rate over one that appears with its
+    /// first event misses it.
+    pub fn register(metrics: &platform::Metrics) -> prometheus::Result<Metrics> {
+        let counters = |name: &str, help: &str, label: &str, values: &[&str]| {
+            let made = metrics.counters(name, help, &[label])?;
+            for value in values {
+                made.with_label_values(&[value]);
+            }
+            Ok::<_, prometheus::Error>(made)
         };
-        let counter = |name: &str, help: &str| -> prometheus::Result<IntCounter> {
-            let made = IntCounter::new(name, help)?;
-            registry.register(Box::new(made.clone()))?;
-            Ok(made)
-        };
-        let gauges = |name: &str, help: &str, labels: &[&str]| -> prometheus::Result<IntGaugeVec> {
-            let made = IntGaugeVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(made.clone()))?;
-            Ok(made)
-        };
-        let histogram = |name: &str, help: &str, buckets: Vec<f64>| -> prometheus::Result<Histogram> {
-            let made = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
-            registry.register(Box::new(made.clone()))?;
-            Ok(made)
-        };
+        let single = |made: HistogramVec| made.with_label_values::<&str>(&[]);
         Ok(Metrics {
-            intake: counters("seckill_orders_intake_total", "Answers of POST /orders.", "answer")?,
-            booked: counters("seckill_orders_consumed_total", "Orders taken from the queue, by verdict.", "verdict")?,
-            set_aside: counter("seckill_orders_set_aside_total", "Queue entries set aside.")?,
-            lost: counter(
+            intake: counters("seckill_orders_intake_total", "Answers of POST /orders.", "answer", ANSWERS)?,
+            booked: counters(
+                "seckill_orders_consumed_total",
+                "Orders taken from the queue, by verdict.",
+                "verdict",
+                VERDICTS,
+            )?,
+            set_aside: metrics.counter("seckill_orders_set_aside_total", "Queue entries set aside.")?,
+            set_aside_now: metrics.int_gauges(
+                "seckill_orders_set_aside_entries",
+                "Queue entries that are set aside and wait for an operator.",
+                &["activity"],
+            )?,
+            claimed: metrics.counter(
+                "seckill_orders_queue_claimed_total",
+                "Queue entries taken over from a process that did not finish them.",
+            )?,
+            lost: metrics.counter(
                 "seckill_orders_queue_lost_total",
                 "Queue entries that were handed out and then gone; the gate delivers them again.",
             )?,
-            waits: counters("seckill_orders_waits_total", "Times that the ledger or the queue was waited for.", "for")?,
-            batch_orders: histogram(
+            waits: counters(
+                "seckill_orders_waits_total",
+                "Times that the ledger or the queue was waited for.",
+                "for",
+                &["ledger", "queue"],
+            )?,
+            batch_orders: single(metrics.histograms(
                 "seckill_orders_consumer_batch_orders",
                 "Orders per batch.",
-                vec![1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0],
-            )?,
-            batch_seconds: histogram(
+                &[],
+                platform::BATCH_SIZES,
+            )?),
+            batch_seconds: single(metrics.histograms(
                 "seckill_orders_consumer_batch_seconds",
                 "Time from a batch's first statement to its acknowledgement.",
-                exponential_buckets(0.001, 2.0, 14)?,
+                &[],
+                &exponential_buckets(0.001, 2.0, 14)?,
+            )?),
+            orders: metrics.int_gauges(
+                "seckill_orders_by_status",
+                "Order rows in the ledger.",
+                &["activity", "status"],
             )?,
-            orders: gauges("seckill_orders_by_status", "Order rows in the ledger.", &["activity", "status"])?,
-            lag: gauges("seckill_orders_queue_lag", "Queue entries not booked yet.", &["activity"])?,
-            pool: gauges("seckill_orders_pool_connections", "Ledger connections.", &["use"])?,
+            lag: metrics.int_gauges("seckill_orders_queue_lag", "Queue entries not booked yet.", &["activity"])?,
+            pool: metrics.int_gauges("seckill_orders_pool_connections", "Ledger connections.", &["use"])?,
         })
     }
 }

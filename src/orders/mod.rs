@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +29,8 @@ use self::metrics::Metrics;
 use self::order::OrderState;
 use self::queue::OrderQueue;
 use self::ticket::TicketVerifier;
-use crate::platform::http_server;
 use crate::platform::shutdown::Stage;
+use crate::platform::{http_server, metrics as platform_metrics};
 
 /// How often the gauges are read anew.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
@@ -58,8 +57,8 @@ pub struct Parts {
     pub queue: Arc<dyn OrderQueue>,
     /// By which tickets expire.
     pub wall_ms: WallClock,
-    /// Where metrics are registered; `/metrics` shows all of it.
-    pub registry: Registry,
+    /// Where the service's metrics are registered; `/metrics` shows all of it.
+    pub metrics: Arc<platform_metrics::Metrics>,
     /// Bearer token of the API.
     pub api_token: ApiToken,
     /// Verifies the gate's tickets.
@@ -72,7 +71,7 @@ pub struct Parts {
 ///
 /// Errors: the metrics are registered already, or the listener fails.
 pub async fn run(parts: Parts, listener: TcpListener, shutdown: CancellationToken) -> anyhow::Result<()> {
-    let metrics = Metrics::new(&parts.registry).context("registering the order service's metrics")?;
+    let metrics = Metrics::register(&parts.metrics).context("registering the order service's metrics")?;
     let activities = Activities::default();
     let consumer = Consumer {
         queue: parts.queue.clone(),
@@ -96,7 +95,7 @@ pub async fn run(parts: Parts, listener: TcpListener, shutdown: CancellationToke
         api_token: parts.api_token,
         wall_ms: parts.wall_ms,
         metrics,
-        registry: parts.registry,
+        sight: Default::default(),
         shutdown: shutdown.clone(),
     };
     let mut consumer = tokio::spawn(consumer.run(shutdown.clone()));
@@ -109,7 +108,8 @@ pub async fn run(parts: Parts, listener: TcpListener, shutdown: CancellationToke
             trigger.advance(Stage::Closing);
         }
     });
-    let serving = http_server::serve("orders", listener, http::router(Arc::new(service)), http::LIMITS, stages);
+    let serving =
+        http_server::serve("orders", listener, http::router(Arc::new(service), parts.metrics), http::LIMITS, stages);
     tokio::pin!(serving);
     // A service whose consumer is gone would take orders for ever and book none: it ends.
     let consumed = tokio::select! {
@@ -154,6 +154,12 @@ async fn refresh_gauges(
                     let rows = found.map_or(0, |(_, _, rows)| *rows);
                     metrics.orders.with_label_values(&[activity.as_str(), state.as_str()]).set(gauge(rows));
                 }
+            }
+        }
+        if let Ok(counts) = ledger.set_aside_counts().await {
+            for activity in activities.all() {
+                let rows = counts.iter().find(|(of, _)| *of == activity).map_or(0, |(_, rows)| *rows);
+                metrics.set_aside_now.with_label_values(&[activity.as_str()]).set(gauge(rows));
             }
         }
         for activity in activities.all() {

@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use super::ledger::mysql::{MySqlLedger, MySqlSettings};
 use super::ledger::sqlite::SqliteLedger;
 use super::queue::OrderQueue;
-use super::queue::redis::{RedisQueue, RedisQueueSettings};
+use super::queue::redis::RedisQueue;
 use super::queue::sqlite::SqliteQueue;
 use super::ticket::TicketVerifier;
 use super::{ApiToken, Parts, run};
@@ -22,6 +22,8 @@ use crate::config::scalars::SecretSource;
 use crate::config::schema;
 use crate::platform::clock::wall_ms;
 use crate::platform::metrics::Metrics;
+use crate::platform::redis::RedisSettings;
+use crate::platform::redis_server::demand_fit;
 use crate::platform::shutdown::{Shutdown, Stage};
 
 /// Deadline of a call to an embedded file or to the queue's Redis.
@@ -30,7 +32,8 @@ const CALL_DEADLINE: Duration = Duration::from_secs(3);
 /// Runs the service until `shutdown` says that the listener closes, and everything under way has ended.
 ///
 /// # Errors
-/// If a secret cannot be read, or queue or ledger cannot be opened.
+/// If a secret cannot be read, if queue or ledger cannot be opened, or if the queue's Redis answers and is unfit (one that
+/// does not answer is waited for).
 pub async fn serve(
     loaded: &Loaded,
     service: &schema::OrderService,
@@ -41,9 +44,9 @@ pub async fn serve(
     let public_key = loaded.secret(&service.ticket_public_key).context("order_service.ticket_public_key")?;
     let parts = Parts {
         ledger: open_ledger(loaded, &service.ledger).await?,
-        queue: open_queue(loaded, &service.queue, listener.local_addr()?)?,
+        queue: open_queue(loaded, &service.queue, listener.local_addr()?).await?,
         wall_ms: Arc::new(wall_ms),
-        registry: Metrics::new()?.registry().clone(),
+        metrics: Arc::new(Metrics::new()?),
         api_token: ApiToken::new(text(loaded, &service.api_token, "order_service.api_token")?),
         tickets: TicketVerifier::new(public_key.expose())
             .context("order_service.ticket_public_key is not an Ed25519 public key in PEM")?,
@@ -76,20 +79,26 @@ async fn open_ledger(loaded: &Loaded, ledger: &schema::Ledger) -> anyhow::Result
     })
 }
 
-fn open_queue(loaded: &Loaded, queue: &schema::Queue, listens: SocketAddr) -> anyhow::Result<Arc<dyn OrderQueue>> {
+async fn open_queue(
+    loaded: &Loaded,
+    queue: &schema::Queue,
+    listens: SocketAddr,
+) -> anyhow::Result<Arc<dyn OrderQueue>> {
     Ok(match queue {
         schema::Queue::Redis { url, username, password } => {
             let password = password.as_ref().map(|source| text(loaded, source, "order_service.queue.password"));
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            let settings = RedisQueueSettings {
+            let settings = RedisSettings {
                 url: url.clone(),
                 username: username.clone(),
                 password: password.transpose()?,
-                // The same after a restart, so that no dead names pile up in the group.
-                consumer: format!("{}-{}", host.trim(), listens.port()),
                 deadline: CALL_DEADLINE,
             };
-            Arc::new(RedisQueue::new(&settings).context("order_service.queue")?)
+            // The same after a restart, so that no dead names pile up in the group.
+            let consumer = format!("{}-{}", host.trim(), listens.port());
+            let queue = RedisQueue::new(&settings, consumer).context("order_service.queue")?;
+            demand_fit("order queue", queue.client(), None).await.context("order_service.queue")?;
+            Arc::new(queue)
         }
         schema::Queue::Sqlite { path } => {
             Arc::new(SqliteQueue::open(&loaded.resolve(path), CALL_DEADLINE).context("order_service.queue")?)

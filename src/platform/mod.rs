@@ -5,6 +5,7 @@ pub mod http_server;
 pub mod listen;
 pub mod metrics;
 pub mod redis;
+pub mod redis_server;
 pub mod shutdown;
 pub mod sqlite;
 pub mod telemetry;

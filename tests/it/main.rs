@@ -7,6 +7,7 @@ mod admission;
 mod config;
 mod delivery;
 mod edge;
+mod external;
 mod fake_activity;
 mod fake_store;
 mod harness;

@@ -65,7 +65,15 @@ async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, dry_run: 
     }
     match world.ledger.register(id, &Registration::of(&terms, managed.payment_deadline)).await? {
         Registered::Stands => {}
-        Registered::Conflict => return Err(needs_rebuild(id, terms.epoch)),
+        // Another gate may have been first, a moment ago.
+        Registered::Conflict => {
+            return match world.stored(id).await? {
+                Some(stored) if (Terms { epoch: stored.terms.epoch, ..terms }) == stored.terms => {
+                    Ok(Outcome { name: "already", dry_run })
+                }
+                _ => Err(needs_rebuild(id, Epoch(1))),
+            };
+        }
     }
     match create(world, id, &terms).await? {
         Preheated::Created => Ok(Outcome { name: "applied", dry_run }),

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use crate::config::Loaded;
 use crate::config::schema::Store;
 use crate::domain::StoreMs;
 use crate::gate::store::AdmissionStore;
-use crate::gate::store::redis::{RedisStore, Unfit};
+use crate::gate::store::redis::RedisStore;
 use crate::gate::store::sqlite::SqliteStore;
 use crate::platform::clock::wall_ms;
 use crate::platform::redis::RedisSettings;
+use crate::platform::redis_server::demand_fit;
 
 /// A store, and how a gate may use it.
 pub struct OpenStore {
@@ -23,9 +24,6 @@ pub struct OpenStore {
     /// Attempts that may wait per activity.
     pub queue: usize,
 }
-
-/// Between two looks at a Redis that could not be reached at the start.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Opens it. A Redis that could lose or misjudge a sale is refused; one that cannot be reached is not, since the shop
 /// behind the gate must not go down with it: it is looked at again until it has been.
@@ -39,7 +37,7 @@ pub async fn open(loaded: &Loaded) -> anyhow::Result<OpenStore> {
             let settings =
                 RedisSettings { url: url.clone(), username: username.clone(), password, deadline: deadline.0 };
             let store = Arc::new(RedisStore::new(&settings).context("store.url")?);
-            check(Arc::clone(&store), max_clock_offset.0).await?;
+            demand_fit("admission store", store.client(), Some(max_clock_offset.0)).await?;
             Ok(OpenStore { store, deadline: deadline.0, queue: *queue })
         }
         Store::Sqlite { path, deadline, queue } => {
@@ -52,37 +50,6 @@ pub async fn open(loaded: &Loaded) -> anyhow::Result<OpenStore> {
             });
             let store = SqliteStore::open(&path, deadline.0, clock, on_fatal).await.context("store.path")?;
             Ok(OpenStore { store: Arc::new(store), deadline: deadline.0, queue: *queue })
-        }
-    }
-}
-
-async fn check(store: Arc<RedisStore>, max_clock_offset: Duration) -> anyhow::Result<()> {
-    match store.check_server(max_clock_offset).await {
-        Ok(facts) => {
-            let offset_ms = facts.clock_offset.as_millis();
-            tracing::info!(version = facts.version, offset_ms, "admission store on Redis");
-            Ok(())
-        }
-        Err(Unfit::Server(why)) => bail!("the admission store is not fit for a sale: {why}"),
-        Err(Unfit::NoAnswer(why)) => {
-            tracing::error!(%why, "the admission store does not answer; nothing is sold until it does");
-            tokio::spawn(async move {
-                loop {
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                    match store.check_server(max_clock_offset).await {
-                        Ok(facts) => {
-                            tracing::info!(version = facts.version, "the admission store answers now");
-                            return;
-                        }
-                        Err(Unfit::Server(why)) => {
-                            tracing::error!(why, "the admission store is not fit for a sale: ending the process");
-                            std::process::exit(1);
-                        }
-                        Err(Unfit::NoAnswer(_)) => {}
-                    }
-                }
-            });
-            Ok(())
         }
     }
 }

@@ -196,6 +196,32 @@ pub(super) async fn audit(State(service): State<Arc<Service>>, Path(id): Path<St
     Ok(json_reply(StatusCode::OK, &json!({"violations": audit.violations(), "found": audit})))
 }
 
+pub(super) async fn set_aside(
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+    Query(page): Query<Page>,
+) -> Answer {
+    let activity = id.parse().map_err(bad_id)?;
+    let rows = service.ledger.list_set_aside(&activity, page.after.as_deref().unwrap_or(""), page.limit()).await?;
+    let next = rows.last().map(|row| row.entry.clone());
+    Ok(json_reply(StatusCode::OK, &json!({"set_aside": rows, "next": next})))
+}
+
+pub(super) async fn put_back(
+    State(service): State<Arc<Service>>,
+    Path((activity, id)): Path<(String, String)>,
+) -> Answer {
+    let activity: ActivityId = activity.parse().map_err(bad_id)?;
+    let id: RequestId = id
+        .parse()
+        .map_err(|_| Problem::bad("only an order can be put back, named by its request id of 32 hex digits"))?;
+    let put_back = service.ledger.put_back(&activity, id).await?;
+    if put_back {
+        tracing::info!(%activity, request_id = %id, "put back by an operator; its next delivery queues it");
+    }
+    Ok(json_reply(StatusCode::OK, &json!({"request_id": id, "put_back": put_back})))
+}
+
 fn bad_id(error: InvalidId) -> Problem {
     Problem::bad(&error.to_string())
 }

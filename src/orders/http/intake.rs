@@ -1,6 +1,7 @@
 //! `POST /orders`: the gate hands over a win. It comes at least once, always with the same request id.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -10,8 +11,15 @@ use serde_json::json;
 
 use super::reply::{Problem, json_reply, told};
 use super::{Service, one_header, read_body};
+use crate::domain::{ActivityId, RequestId};
+use crate::orders::ledger::{Known, LedgerError};
 use crate::orders::order::{NewOrder, OrderId, Word};
 use crate::orders::ticket::{Ticket, TicketFault};
+use crate::platform::clock::monotonic;
+
+/// How long a winner waits for the ledger's memory. Without it the order is queued: that promises nothing, and the
+/// ledger drops what it knows.
+const LOOK_UP_WITHIN: Duration = Duration::from_millis(500);
 
 pub(super) async fn post_order(State(service): State<Arc<Service>>, headers: HeaderMap, body: Body) -> Response {
     let (answer, response) = match intake(&service, &headers, body).await {
@@ -23,24 +31,36 @@ pub(super) async fn post_order(State(service): State<Arc<Service>>, headers: Hea
 }
 
 /// The stages in order: genuine, known sale, known order, queue.
+///
+/// A ledger that does not answer is no reason to turn a win away: it waits in the queue, and 202 says nothing definite.
+/// An id that was refused, voided or booked is told so again once the ledger answers.
 async fn intake(service: &Service, headers: &HeaderMap, body: Body) -> Result<(&'static str, Response), Problem> {
     let ticket = ticket(service, headers)?;
     let payload = read_body(body).await?;
     if !service.activities.contains(&ticket.activity) {
-        service.activities.refresh(&*service.ledger).await?;
+        refresh(service).await?;
         if !service.activities.contains(&ticket.activity) {
             let detail = "the ledger does not know this activity; it must be registered before it is preheated";
             return Err(Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_ACTIVITY", detail));
         }
     }
-    if let Some(order) = service.ledger.find(ticket.request_id).await? {
-        let answer = match order.state.word() {
-            Word::Booked => "booked",
-            Word::Refused => "refused",
-            Word::Ended => "ended",
-        };
-        return Ok((answer, told(&order)));
-    }
+    let answer = match look_up(service, &ticket.activity, ticket.request_id).await {
+        Some(Known::Order(order)) => {
+            let answer = match order.state.word() {
+                Word::Booked => "booked",
+                Word::Refused => "refused",
+                Word::Ended => "ended",
+            };
+            return Ok((answer, told(&order)));
+        }
+        // Queueing it again would only fail again. The gate's dead mark calls for an operator.
+        Some(Known::SetAside) => {
+            let detail = "the ledger could not take this order, and it was set aside; an operator must look at it";
+            return Err(Problem::later("SET_ASIDE", detail));
+        }
+        Some(Known::No) => "queued",
+        None => "queued_unchecked",
+    };
     let order = NewOrder {
         request_id: ticket.request_id,
         activity: ticket.activity,
@@ -52,7 +72,39 @@ async fn intake(service: &Service, headers: &HeaderMap, body: Body) -> Result<(&
     };
     service.queue.push(&order).await?;
     let body = json!({"order_id": OrderId(order.request_id).to_string(), "state": "queued"});
-    Ok(("queued", json_reply(StatusCode::ACCEPTED, &body)))
+    Ok((answer, json_reply(StatusCode::ACCEPTED, &body)))
+}
+
+/// What the ledger knows of an id; `None` if it does not say.
+async fn look_up(service: &Service, activity: &ActivityId, id: RequestId) -> Option<Known> {
+    if !service.sight.may_ask(monotonic()) {
+        return None;
+    }
+    match service.ledger.look_up(activity, id, LOOK_UP_WITHIN).await {
+        Ok(known) => {
+            service.sight.answered();
+            Some(known)
+        }
+        Err(error) => {
+            if service.sight.was_silent(monotonic()) {
+                tracing::warn!(%error, "the ledger does not answer; orders are queued unchecked until it does");
+            }
+            None
+        }
+    }
+}
+
+/// A sale that this process has not heard of: without the ledger it cannot be told from one that does not exist.
+async fn refresh(service: &Service) -> Result<(), LedgerError> {
+    if !service.sight.may_ask(monotonic()) {
+        return Err(LedgerError::Unavailable("it was silent a moment ago".into()));
+    }
+    let refreshed = service.activities.refresh(&*service.ledger).await;
+    match &refreshed {
+        Ok(()) => service.sight.answered(),
+        Err(_) => _ = service.sight.was_silent(monotonic()),
+    }
+    refreshed
 }
 
 /// The ticket, which the other headers must agree with: they are for people and logs, it alone is signed.

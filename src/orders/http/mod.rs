@@ -3,6 +3,7 @@
 mod api;
 mod intake;
 mod reply;
+mod sight;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +13,17 @@ use aws_lc_rs::digest::{SHA256, digest};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use prometheus::{Registry, TextEncoder};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use self::reply::{Problem, json_reply};
+use self::sight::Sight;
 use super::activities::Activities;
 use super::ledger::Ledger;
 use super::metrics::Metrics;
@@ -30,6 +31,7 @@ use super::queue::OrderQueue;
 use super::ticket::TicketVerifier;
 use super::{ApiToken, WallClock};
 use crate::platform::http_server::HttpLimits;
+use crate::platform::metrics as platform_metrics;
 
 /// Longest answer time; every call behind it has a shorter deadline of its own.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
@@ -55,12 +57,12 @@ pub(super) struct Service {
     pub api_token: ApiToken,
     pub wall_ms: WallClock,
     pub metrics: Metrics,
-    pub registry: Registry,
+    pub sight: Sight,
     pub shutdown: CancellationToken,
 }
 
-/// All routes.
-pub(super) fn router(service: Arc<Service>) -> Router {
+/// All routes; `registry` is what `/metrics` shows.
+pub(super) fn router(service: Arc<Service>, registry: Arc<platform_metrics::Metrics>) -> Router {
     let api = Router::new()
         .route("/orders/{id}", get(api::order))
         .route("/orders/{id}/void", post(api::void))
@@ -68,16 +70,18 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/activities/{id}/journal", get(api::journal))
         .route("/activities/{id}/orders", get(api::orders))
         .route("/activities/{id}/audit", get(api::audit))
+        .route("/activities/{id}/set-aside", get(api::set_aside))
+        .route("/activities/{id}/set-aside/{request_id}/retry", post(api::put_back))
         .layer(from_fn_with_state(service.clone(), bearer_only));
     Router::new()
         .route("/orders", post(intake::post_order))
         .route("/healthz", get(async || json_reply(StatusCode::OK, &json!({"status": "alive"}))))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
         .merge(api)
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "there is no such route"))
-        .layer(from_fn(in_time))
         .with_state(service)
+        .merge(platform_metrics::router(registry))
+        .layer(from_fn(in_time))
 }
 
 /// Answers in time, and lets nobody keep an answer.
@@ -117,13 +121,6 @@ async fn ready(State(service): State<Arc<Service>>) -> Response {
     let draining = service.shutdown.is_cancelled();
     let status = if draining { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     json_reply(status, &json!({"draining": draining, "ledger": ledger.is_ok(), "queue": queue.is_ok()}))
-}
-
-async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    match TextEncoder::new().encode_to_string(&service.registry.gather()) {
-        Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
-        Err(error) => Problem::later("METRICS", &error.to_string()).into_response(),
-    }
 }
 
 /// A header that must be there exactly once, as text.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::orders::ledger::LedgerError;
 use crate::orders::order::{Order, Word};
 use crate::orders::queue::QueueError;
+use crate::platform::http_server::problem_with;
 
 /// A refusal. Without the header `Seckill-Order` it says nothing definite about an order.
 #[derive(Debug)]
@@ -44,19 +45,8 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut body = json!({
-            "type": "about:blank",
-            "title": self.status.canonical_reason().unwrap_or("Problem"),
-            "status": self.status.as_u16(),
-            "code": self.code,
-            "detail": self.detail,
-            "retryable": self.status.is_server_error(),
-        });
-        for (name, value) in self.more {
-            body[name] = value;
-        }
-        let mut response = json_reply(self.status, &body);
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        let retryable = self.status.is_server_error();
+        let mut response = problem_with(self.status, self.code, &self.detail, retryable, &self.more);
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert("retry-after", HeaderValue::from_static("1"));
         }

@@ -6,6 +6,7 @@ mod sql;
 pub mod sqlite;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -128,7 +129,7 @@ pub struct ActivityReport {
     pub skus: BTreeMap<SkuId, SkuStock>,
     /// Order rows by state; states without rows are left out.
     pub orders: BTreeMap<String, u64>,
-    /// Entries set aside.
+    /// Entries set aside whose ids have not become anything else since.
     pub set_aside: u64,
 }
 
@@ -245,6 +246,32 @@ pub struct SetAside {
     pub error: String,
 }
 
+/// An entry set aside, as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SetAsideRow {
+    /// The request id of an order, or the queue's name of an entry that was none.
+    pub entry: String,
+    /// Whether it is an order: only orders can be put back.
+    pub order: bool,
+    /// What it said, as text.
+    pub content: String,
+    /// What was wrong.
+    pub error: String,
+    /// When it was set aside, in milliseconds of the ledger's clock.
+    pub at_ms: u64,
+}
+
+/// What intake must know of an id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Known {
+    /// An order, or a void id.
+    Order(Box<Order>),
+    /// It is set aside: whether it will be an order is not decided.
+    SetAside,
+    /// Nothing is known of it.
+    No,
+}
+
 /// Connections of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUse {
@@ -269,8 +296,25 @@ pub trait Ledger: Send + Sync + 'static {
     /// Makes an id void for ever, unless there is an order.
     async fn void(&self, id: RequestId, activity: Option<&ActivityId>) -> Result<Voided, LedgerError>;
 
+    /// What is known of an id that intake was given; gives up after `within`.
+    async fn look_up(&self, activity: &ActivityId, id: RequestId, within: Duration) -> Result<Known, LedgerError>;
+
     /// Keeps an entry that cannot be booked.
     async fn set_aside(&self, entry: &SetAside) -> Result<(), LedgerError>;
+
+    /// Entries set aside by ascending name, after one, at most `limit`; not those whose ids are orders or void by now.
+    async fn list_set_aside(
+        &self,
+        activity: &ActivityId,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<SetAsideRow>, LedgerError>;
+
+    /// Forgets that an id was set aside, so that its next delivery queues it; whether it was.
+    async fn put_back(&self, activity: &ActivityId, id: RequestId) -> Result<bool, LedgerError>;
+
+    /// Entries set aside by sale, as [`ActivityReport::set_aside`] counts them; sales without any are left out.
+    async fn set_aside_counts(&self) -> Result<Vec<(ActivityId, u64)>, LedgerError>;
 
     /// Registers a sale: moves its epoch from `from` (0: not known) to `to` and writes its totals, all or nothing.
     async fn register(

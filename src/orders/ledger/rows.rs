@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::super::order::{NewOrder, Order, OrderState};
 use super::{
     AboveLimit, ActivityReport, Booked, Dropped, JournalRow, LedgerAudit, LedgerError, Miscounted, OrderRow, Oversold,
-    Registration, SkuStock,
+    Registration, SetAsideRow, SkuStock,
 };
 use crate::domain::{ActivityId, RequestId, SkuId, UserId};
 
@@ -107,6 +107,20 @@ pub(super) fn listed(columns: ListColumns) -> Result<OrderRow, LedgerError> {
     })
 }
 
+/// Columns of an entry set aside: entry, content, error, at.
+pub(super) type AsideColumns = (String, Vec<u8>, String, i64);
+
+pub(super) fn aside(columns: AsideColumns) -> Result<SetAsideRow, LedgerError> {
+    let (entry, content, error, at_ms) = columns;
+    Ok(SetAsideRow {
+        order: entry.parse::<RequestId>().is_ok(),
+        entry,
+        content: String::from_utf8_lossy(&content).into_owned(),
+        error,
+        at_ms: unsigned(at_ms)?,
+    })
+}
+
 /// Columns of a journal line: id, request id or empty, sku, kind, delta, at.
 pub(super) type JournalColumns = (i64, String, String, String, i64, i64);
 
@@ -135,6 +149,12 @@ pub(super) fn counts(columns: Vec<(String, String, i64)>) -> Vec<(ActivityId, Or
     let count = |(activity, state, rows): (String, String, i64)| {
         Some((activity.parse().ok()?, OrderState::parse(&state)?, u64::try_from(rows).ok()?))
     };
+    columns.into_iter().filter_map(count).collect()
+}
+
+/// Counts by activity.
+pub(super) fn aside_counts(columns: Vec<(String, i64)>) -> Vec<(ActivityId, u64)> {
+    let count = |(activity, rows): (String, i64)| Some((activity.parse().ok()?, u64::try_from(rows).ok()?));
     columns.into_iter().filter_map(count).collect()
 }
 

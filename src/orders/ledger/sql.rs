@@ -28,8 +28,24 @@ pub(super) const STATES: &str = "SELECT state, COUNT(*) FROM orders WHERE activi
 /// Activity, state, rows.
 pub(super) const COUNTS: &str = "SELECT activity, state, COUNT(*) FROM orders GROUP BY activity, state";
 
-/// Binds: activity.
-pub(super) const COUNT_SET_ASIDE: &str = "SELECT COUNT(*) FROM set_aside WHERE activity = ?";
+/// Binds: activity. What was booked, refused or voided since is no longer set aside.
+pub(super) const COUNT_SET_ASIDE: &str = "SELECT COUNT(*) FROM set_aside s WHERE s.activity = ? \
+     AND NOT EXISTS (SELECT 1 FROM orders o WHERE o.request_id = s.entry)";
+
+/// Activity, rows.
+pub(super) const COUNTS_SET_ASIDE: &str = "SELECT s.activity, COUNT(*) FROM set_aside s \
+     WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.request_id = s.entry) GROUP BY s.activity";
+
+/// Columns of [`super::rows::AsideColumns`]; binds: activity, after, limit.
+pub(super) const LIST_SET_ASIDE: &str = "SELECT s.entry, s.content, s.error, s.at_ms FROM set_aside s \
+     WHERE s.activity = ? AND s.entry > ? AND NOT EXISTS (SELECT 1 FROM orders o WHERE o.request_id = s.entry) \
+     ORDER BY s.entry LIMIT ?";
+
+/// Rows, 0 or 1; binds: activity, request id.
+pub(super) const IS_SET_ASIDE: &str = "SELECT COUNT(*) FROM set_aside WHERE activity = ? AND entry = ?";
+
+/// Binds: activity, request id.
+pub(super) const PUT_BACK: &str = "DELETE FROM set_aside WHERE activity = ? AND entry = ?";
 
 /// Binds: activity.
 pub(super) const COUNT_ORDERS: &str = "SELECT COUNT(*) FROM orders WHERE activity = ?";

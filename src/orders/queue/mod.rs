@@ -76,6 +76,9 @@ pub trait OrderQueue: Send + Sync + 'static {
     /// Takes over up to `max` entries per sale that were handed out at least `idle` ago and never finished.
     async fn claim_stale(&self, activities: &[ActivityId], max: usize, idle: Duration) -> Result<Claimed, QueueError>;
 
+    /// Says that these entries are still being worked on, so that nobody claims them as stale.
+    async fn keep(&self, deliveries: &[Delivery]) -> Result<(), QueueError>;
+
     /// Forgets entries for good. Call it after the ledger has committed.
     async fn done(&self, deliveries: &[Delivery]) -> Result<(), QueueError>;
 

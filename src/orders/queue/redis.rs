@@ -1,70 +1,96 @@
 //! The queue on Redis Streams: one stream per activity, one group for all processes.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamId, StreamReadReply};
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, IntoConnectionInfo, RedisError, Script, Value};
+use redis::{Cmd, FromRedisValue, Script, Value};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
 
 use super::{Claimed, Delivery, MAX_BATCH, MAX_WAITING, OrderQueue, Pushed, QueueError, entry};
 use crate::domain::ActivityId;
 use crate::domain::time::millis;
 use crate::orders::order::NewOrder;
+use crate::platform::redis::{CallError, RedisClient, RedisSettings};
 
 const GROUP: &str = "orders";
 /// How long an order counts as waiting; see `lua/queue_push.lua`.
 const FORGET_WAITING_AFTER: Duration = Duration::from_secs(600);
 
-/// How to reach the queue's Redis.
-#[derive(Clone)]
-pub struct RedisQueueSettings {
-    /// `redis://` or `rediss://`, host, port, database.
-    pub url: String,
-    /// ACL user name.
-    pub username: Option<String>,
-    /// The password, resolved.
-    pub password: Option<String>,
-    /// This process's name within the group: the same after a restart, another one in each process.
-    pub consumer: String,
-    /// Deadline of one call, besides the time that a read may wait.
-    pub deadline: Duration,
-}
-
 /// The queue on Redis Streams.
 pub struct RedisQueue {
-    commands: Link,
+    client: Arc<RedisClient>,
+    deadline: Duration,
     /// A blocking read would hold up every other command on its connection.
-    reads: Link,
+    reads: Mutex<Option<MultiplexedConnection>>,
     consumer: String,
     grouped: Mutex<HashSet<ActivityId>>,
-    push: Script,
-    done: Script,
+    push: LuaScript,
+    done: LuaScript,
 }
 
 impl RedisQueue {
-    /// Connects at the first call.
-    pub fn new(settings: &RedisQueueSettings) -> anyhow::Result<RedisQueue> {
-        let info = settings.url.as_str().into_connection_info()?;
-        let mut redis = info.redis_settings().clone();
-        if let Some(username) = &settings.username {
-            redis = redis.set_username(username);
-        }
-        if let Some(password) = &settings.password {
-            redis = redis.set_password(password);
-        }
-        let client = Client::open(info.set_redis_settings(redis))?;
+    /// Connects at the first call. `consumer` is this process's name within the group: the same after a restart, another
+    /// one in each process.
+    ///
+    /// # Errors
+    /// The url is none.
+    pub fn new(settings: &RedisSettings, consumer: String) -> anyhow::Result<RedisQueue> {
         Ok(RedisQueue {
-            commands: Link::new(client.clone(), settings.deadline),
-            reads: Link::new(client, settings.deadline),
-            consumer: settings.consumer.clone(),
+            client: Arc::new(RedisClient::new(settings).map_err(anyhow::Error::msg)?),
+            deadline: settings.deadline,
+            reads: Mutex::default(),
+            consumer,
             grouped: Mutex::default(),
-            push: Script::new(include_str!("../../../lua/queue_push.lua")),
-            done: Script::new(include_str!("../../../lua/queue_done.lua")),
+            push: LuaScript::new(include_str!("../../../lua/queue_push.lua")),
+            done: LuaScript::new(include_str!("../../../lua/queue_done.lua")),
         })
+    }
+
+    /// The connection, to look at the server with.
+    pub fn client(&self) -> Arc<RedisClient> {
+        Arc::clone(&self.client)
+    }
+
+    async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, QueueError> {
+        read(self.client.call(command).await.map_err(failed)?)
+    }
+
+    /// Runs a script on the keys of an activity. NOSCRIPT is the one error after which it is sent again: nothing ran.
+    async fn run<T: FromRedisValue>(
+        &self,
+        script: &LuaScript,
+        activity: &ActivityId,
+        arguments: impl Fn(&mut Cmd),
+    ) -> Result<T, QueueError> {
+        let command = |name: &str, script: &str| {
+            let mut command = redis::cmd(name);
+            command.arg(script).arg(2).arg(stream(activity)).arg(waiting(activity));
+            arguments(&mut command);
+            command
+        };
+        match self.client.call(&command("EVALSHA", &script.sha)).await {
+            Err(CallError::NoScript) => self.query(&command("EVAL", script.source)).await,
+            other => read(other.map_err(failed)?),
+        }
+    }
+
+    /// Reads on the connection for blocking calls, which is given up after any failure.
+    async fn read_blocking(&self, command: &Cmd, wait: Duration) -> Result<StreamReadReply, QueueError> {
+        let mut reads = self.reads.lock().await;
+        let limit = wait + self.deadline;
+        let mut connection = match reads.take() {
+            Some(connection) => connection,
+            None => self.client.dedicated(limit).await.map_err(failed)?,
+        };
+        let unavailable = |error: redis::RedisError| QueueError::Unavailable(error.to_string());
+        let answer = connection.send_packed_command(command).await.map_err(unavailable)?;
+        *reads = Some(connection);
+        let answer = answer.extract_error().map_err(unavailable)?;
+        Ok(read::<Option<StreamReadReply>>(answer)?.unwrap_or_default())
     }
 
     /// Makes sure that each stream has its group, from the first entry on.
@@ -76,11 +102,11 @@ impl RedisQueue {
             }
             let mut command = redis::cmd("XGROUP");
             command.arg("CREATE").arg(stream(activity)).arg(GROUP).arg("0").arg("MKSTREAM");
-            match self.commands.query::<Value>(&command, Duration::ZERO).await {
+            match self.query::<Value>(&command).await {
                 // The stream may have been lost: whatever was said to wait in it can be queued anew.
                 Ok(_) => self.forget_waiting(activity).await?,
-                Err(Failed::Server(error)) if error.code() == Some("BUSYGROUP") => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if says(&error, "BUSYGROUP") => {}
+                Err(error) => return Err(error),
             }
             grouped.insert(activity.clone());
         }
@@ -91,33 +117,30 @@ impl RedisQueue {
     async fn forget_waiting(&self, activity: &ActivityId) -> Result<(), QueueError> {
         let mut command = redis::cmd("DEL");
         command.arg(waiting(activity));
-        let _: u64 = self.commands.query(&command, Duration::ZERO).await?;
+        let _: u64 = self.query(&command).await?;
         Ok(())
     }
 
     /// Somebody emptied the Redis: the groups are made again at the next call.
-    async fn unless_group_is_gone<T>(&self, result: Result<T, Failed>) -> Result<T, QueueError> {
-        if let Err(Failed::Server(error)) = &result
-            && error.code() == Some("NOGROUP")
-        {
+    async fn unless_group_is_gone<T>(&self, result: Result<T, QueueError>) -> Result<T, QueueError> {
+        if result.as_ref().is_err_and(|error| says(error, "NOGROUP")) {
             self.grouped.lock().await.clear();
         }
-        Ok(result?)
+        result
     }
 }
 
 #[async_trait]
 impl OrderQueue for RedisQueue {
     async fn push(&self, order: &NewOrder) -> Result<Pushed, QueueError> {
-        let mut call = self.push.key(stream(&order.activity));
-        call.key(waiting(&order.activity))
-            .arg(order.request_id.hex().as_str())
-            .arg(millis(FORGET_WAITING_AFTER))
-            .arg(MAX_WAITING);
-        for (name, value) in entry::fields(order) {
-            call.arg(name).arg(value);
-        }
-        let answer: String = self.commands.run(Duration::ZERO, async |c| call.invoke_async(c).await).await?;
+        let answer: String = self
+            .run(&self.push, &order.activity, |command| {
+                command.arg(order.request_id.hex().as_str()).arg(millis(FORGET_WAITING_AFTER)).arg(MAX_WAITING);
+                for (name, value) in entry::fields(order) {
+                    command.arg(name).arg(value);
+                }
+            })
+            .await?;
         match answer.as_str() {
             "QUEUED" => Ok(Pushed::Queued),
             "WAITING" => Ok(Pushed::Waiting),
@@ -138,8 +161,8 @@ impl OrderQueue for RedisQueue {
         for _ in activities {
             command.arg(">");
         }
-        let read = self.reads.query::<Option<StreamReadReply>>(&command, wait).await;
-        let read = self.unless_group_is_gone(read).await?.unwrap_or_default();
+        let read = self.read_blocking(&command, wait).await;
+        let read = self.unless_group_is_gone(read).await?;
         let mut deliveries = vec![];
         for key in read.keys {
             let Some(activity) = activities.iter().find(|activity| stream(activity) == key.key) else { continue };
@@ -155,7 +178,7 @@ impl OrderQueue for RedisQueue {
             let mut command = redis::cmd("XAUTOCLAIM");
             command.arg(stream(activity)).arg(GROUP).arg(&self.consumer).arg(millis(idle)).arg("0-0");
             command.arg("COUNT").arg(max.clamp(1, MAX_BATCH));
-            let reply = self.commands.query::<StreamAutoClaimReply>(&command, Duration::ZERO).await;
+            let reply = self.query::<StreamAutoClaimReply>(&command).await;
             let reply = self.unless_group_is_gone(reply).await?;
             if !reply.deleted_ids.is_empty() {
                 claimed.lost += reply.deleted_ids.len();
@@ -166,21 +189,33 @@ impl OrderQueue for RedisQueue {
         Ok(claimed)
     }
 
-    async fn done(&self, deliveries: &[Delivery]) -> Result<(), QueueError> {
-        let activities: HashSet<&ActivityId> = deliveries.iter().map(|delivery| &delivery.activity).collect();
-        for activity in activities {
-            let of_activity: Vec<&Delivery> = deliveries.iter().filter(|d| d.activity == *activity).collect();
-            for chunk in of_activity.chunks(MAX_BATCH) {
-                let mut call = self.done.key(stream(activity));
-                call.key(waiting(activity)).arg(GROUP).arg(chunk.len());
-                for delivery in chunk {
-                    call.arg(&delivery.entry);
-                }
-                for id in chunk.iter().filter_map(|delivery| delivery.request_id()) {
-                    call.arg(id.hex().as_str());
-                }
-                let _: u64 = self.commands.run(Duration::ZERO, async |c| call.invoke_async(c).await).await?;
+    async fn keep(&self, deliveries: &[Delivery]) -> Result<(), QueueError> {
+        for (activity, chunk) in by_activity(deliveries) {
+            // Claiming what is one's own sets its idle time back; what was done meanwhile is not in the group any more.
+            let mut command = redis::cmd("XCLAIM");
+            command.arg(stream(activity)).arg(GROUP).arg(&self.consumer).arg(0);
+            for delivery in &chunk {
+                command.arg(&delivery.entry);
             }
+            command.arg("JUSTID");
+            let _: Vec<String> = self.query(&command).await?;
+        }
+        Ok(())
+    }
+
+    async fn done(&self, deliveries: &[Delivery]) -> Result<(), QueueError> {
+        for (activity, chunk) in by_activity(deliveries) {
+            let _: u64 = self
+                .run(&self.done, activity, |command| {
+                    command.arg(GROUP).arg(chunk.len());
+                    for delivery in &chunk {
+                        command.arg(&delivery.entry);
+                    }
+                    for id in chunk.iter().filter_map(|delivery| delivery.request_id()) {
+                        command.arg(id.hex().as_str());
+                    }
+                })
+                .await?;
         }
         Ok(())
     }
@@ -188,13 +223,50 @@ impl OrderQueue for RedisQueue {
     async fn lag(&self, activity: &ActivityId) -> Result<u64, QueueError> {
         let mut command = redis::cmd("XLEN");
         command.arg(stream(activity));
-        Ok(self.commands.query(&command, Duration::ZERO).await?)
+        self.query(&command).await
     }
 
     async fn ping(&self) -> Result<(), QueueError> {
-        let _: String = self.commands.query(&redis::cmd("PING"), Duration::ZERO).await?;
+        let _: String = self.query(&redis::cmd("PING")).await?;
         Ok(())
     }
+}
+
+/// A script and its SHA-1.
+struct LuaScript {
+    source: &'static str,
+    sha: String,
+}
+
+impl LuaScript {
+    fn new(source: &'static str) -> LuaScript {
+        LuaScript { source, sha: Script::new(source).get_hash().to_owned() }
+    }
+}
+
+/// Deliveries by their streams, in pieces that one call takes.
+fn by_activity(deliveries: &[Delivery]) -> Vec<(&ActivityId, Vec<&Delivery>)> {
+    let activities: HashSet<&ActivityId> = deliveries.iter().map(|delivery| &delivery.activity).collect();
+    let mut pieces = vec![];
+    for activity in activities {
+        let of_activity: Vec<&Delivery> = deliveries.iter().filter(|d| d.activity == *activity).collect();
+        pieces.extend(of_activity.chunks(MAX_BATCH).map(|chunk| (activity, chunk.to_vec())));
+    }
+    pieces
+}
+
+fn read<T: FromRedisValue>(value: Value) -> Result<T, QueueError> {
+    T::from_redis_value(value).map_err(|error| QueueError::Unavailable(error.to_string()))
+}
+
+/// Whatever may have happened: each call here may be repeated.
+fn failed(error: CallError) -> QueueError {
+    QueueError::Unavailable(error.to_string())
+}
+
+/// Whether the server's own word stands behind an error.
+fn says(error: &QueueError, code: &str) -> bool {
+    matches!(error, QueueError::Unavailable(text) if text.contains(code))
 }
 
 fn stream(activity: &ActivityId) -> String {
@@ -212,78 +284,4 @@ fn delivery(activity: &ActivityId, id: StreamId) -> Delivery {
     };
     let fields = id.map.into_iter().map(|(name, value)| (name, text(value))).collect();
     Delivery { activity: activity.clone(), entry: id.id, order: entry::parse(activity, fields) }
-}
-
-/// Why a call failed.
-enum Failed {
-    Server(RedisError),
-    Io(String),
-}
-
-impl From<Failed> for QueueError {
-    fn from(failed: Failed) -> QueueError {
-        QueueError::Unavailable(match failed {
-            Failed::Server(error) => error.to_string(),
-            Failed::Io(text) => text,
-        })
-    }
-}
-
-/// One connection, made when needed, given up after any fault of the wire.
-struct Link {
-    client: Client,
-    deadline: Duration,
-    connection: Mutex<Option<MultiplexedConnection>>,
-}
-
-impl Link {
-    fn new(client: Client, deadline: Duration) -> Link {
-        Link { client, deadline, connection: Mutex::new(None) }
-    }
-
-    async fn query<T: FromRedisValue>(&self, command: &redis::Cmd, wait: Duration) -> Result<T, Failed> {
-        self.run(wait, async |connection| command.query_async(connection).await).await
-    }
-
-    /// Runs a call within the deadline plus `wait`.
-    async fn run<T>(
-        &self,
-        wait: Duration,
-        call: impl AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
-    ) -> Result<T, Failed> {
-        let limit = self.deadline + wait;
-        let mut connection = timeout(limit, self.connect())
-            .await
-            .map_err(|_| Failed::Io(format!("no connection within {} ms", millis(limit))))??;
-        match timeout(limit, call(&mut connection)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) if error.is_unrecoverable_error() || error.is_io_error() => {
-                self.forget().await;
-                Err(Failed::Io(error.to_string()))
-            }
-            Ok(Err(error)) => Err(Failed::Server(error)),
-            Err(_) => {
-                self.forget().await;
-                Err(Failed::Io(format!("no answer within {} ms", millis(limit))))
-            }
-        }
-    }
-
-    async fn connect(&self) -> Result<MultiplexedConnection, Failed> {
-        let mut connection = self.connection.lock().await;
-        if let Some(connection) = &*connection {
-            return Ok(connection.clone());
-        }
-        // The deadline around each call is ours, since a blocking read may take longer than the others.
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(self.deadline)).set_response_timeout(None);
-        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let made = made.map_err(|error| Failed::Io(error.to_string()))?;
-        *connection = Some(made.clone());
-        Ok(made)
-    }
-
-    async fn forget(&self) {
-        *self.connection.lock().await = None;
-    }
 }

@@ -60,6 +60,10 @@ impl SqliteQueue {
     }
 }
 
+fn ids(deliveries: &[Delivery]) -> Vec<i64> {
+    deliveries.iter().filter_map(|delivery| delivery.entry.parse().ok()).collect()
+}
+
 fn delivery(row: &Row<'_>) -> rusqlite::Result<(i64, Option<Delivery>)> {
     let id: i64 = row.get(0)?;
     let activity: String = row.get(1)?;
@@ -126,8 +130,21 @@ impl OrderQueue for SqliteQueue {
         Ok(Claimed { deliveries: self.mark(max, Some(idle)).await?, lost: 0 })
     }
 
+    async fn keep(&self, deliveries: &[Delivery]) -> Result<(), QueueError> {
+        let ids = ids(deliveries);
+        let update = format!("UPDATE queue SET taken_at_ms = {NOW_MS} WHERE id = ?");
+        self.call(move |connection| {
+            let transaction = connection.transaction()?;
+            for id in ids {
+                transaction.prepare_cached(&update)?.execute([id])?;
+            }
+            transaction.commit()
+        })
+        .await
+    }
+
     async fn done(&self, deliveries: &[Delivery]) -> Result<(), QueueError> {
-        let ids: Vec<i64> = deliveries.iter().filter_map(|delivery| delivery.entry.parse().ok()).collect();
+        let ids = ids(deliveries);
         self.call(move |connection| {
             let transaction = connection.transaction()?;
             for id in ids {

@@ -1,9 +1,13 @@
 //! The order service on real Redis and MariaDB, and the same expectations on its embedded SQLite.
 
+mod aside;
 mod booking;
+mod crash;
 mod faults;
 mod http;
+mod outage;
 mod processes;
+mod sticky;
 mod world;
 
 /// Makes two tests of each named body: on Redis and MariaDB, and embedded.

@@ -7,7 +7,7 @@ use super::world::*;
 use crate::harness::mariadb::MariaDb;
 use crate::harness::process::{Process, free_port, listens};
 
-fn start(world: &World, port: u16) -> Process {
+pub fn start(world: &World, port: u16) -> Process {
     let mut process = Process::start(
         "seckill-gate orders",
         Command::new(env!("CARGO_BIN_EXE_seckill-gate")).current_dir(world.folder.path()).args([
@@ -22,9 +22,8 @@ fn start(world: &World, port: u16) -> Process {
     process
 }
 
-fn configure(world: &World) {
+pub fn configure(world: &World, redis: &str) {
     let folder = world.folder.path();
-    let redis = world.redis.as_ref().unwrap().url();
     let mysql = world.mysql_url.as_deref().unwrap();
     std::fs::write(folder.join("token"), format!("{TOKEN}\n")).unwrap();
     std::fs::write(folder.join("ticket.pub"), PUBLIC_KEY).unwrap();
@@ -59,7 +58,7 @@ activities: {{}}
 async fn a_killed_process_leaves_its_orders_to_the_other() {
     let world = World::on_database(&MariaDb::shared().database().await, Duration::from_secs(10)).await;
     world.register(1, &[("phone", 2_000)]).await;
-    configure(&world);
+    configure(&world, &world.redis.as_ref().unwrap().url());
     let (first, second) = (free_port(), free_port());
     let doomed = start(&world, first);
     let survivor = start(&world, second);

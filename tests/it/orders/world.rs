@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prometheus::Registry;
 use seckill_gate::domain::{ActivityId, RequestId};
 use seckill_gate::orders::activities::Activities;
 use seckill_gate::orders::consumer::{Consumer, ConsumerSettings};
@@ -14,10 +13,13 @@ use seckill_gate::orders::ledger::{Ledger, Registered, Registration};
 use seckill_gate::orders::metrics::Metrics;
 use seckill_gate::orders::order::{NewOrder, Order};
 use seckill_gate::orders::queue::OrderQueue;
-use seckill_gate::orders::queue::redis::{RedisQueue, RedisQueueSettings};
+use seckill_gate::orders::queue::redis::RedisQueue;
 use seckill_gate::orders::queue::sqlite::SqliteQueue;
 use seckill_gate::orders::ticket::TicketVerifier;
 use seckill_gate::orders::{ApiToken, Parts, run};
+use seckill_gate::platform::clock::wall_ms;
+use seckill_gate::platform::metrics::Metrics as Registry;
+use seckill_gate::platform::redis::RedisSettings;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -55,14 +57,8 @@ pub async fn mysql(url: &str, deadline: Duration) -> MySqlLedger {
 }
 
 pub fn redis_queue(redis: &Redis, consumer: &str) -> Arc<dyn OrderQueue> {
-    let settings = RedisQueueSettings {
-        url: redis.url(),
-        username: None,
-        password: None,
-        consumer: consumer.into(),
-        deadline: Duration::from_secs(2),
-    };
-    Arc::new(RedisQueue::new(&settings).unwrap())
+    let settings = RedisSettings { url: redis.url(), username: None, password: None, deadline: Duration::from_secs(2) };
+    Arc::new(RedisQueue::new(&settings, consumer.into()).unwrap())
 }
 
 impl World {
@@ -109,16 +105,22 @@ impl World {
     }
 
     pub fn consume_with(&self, queue: Arc<dyn OrderQueue>, settings: ConsumerSettings) -> Running {
+        self.consume_counted(queue, settings).0
+    }
+
+    /// The same, with what it counts.
+    pub fn consume_counted(&self, queue: Arc<dyn OrderQueue>, settings: ConsumerSettings) -> (Running, Metrics) {
+        let metrics = Metrics::register(&Registry::new().unwrap()).unwrap();
         let consumer = Consumer {
             queue,
             ledger: self.ledger.clone(),
             activities: Activities::default(),
             settings,
-            metrics: Metrics::new(&Registry::new()).unwrap(),
+            metrics: metrics.clone(),
         };
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(consumer.run(shutdown.clone()));
-        Running { shutdown, task }
+        (Running { shutdown, task }, metrics)
     }
 
     /// Starts the whole service on a free port.
@@ -129,7 +131,7 @@ impl World {
             ledger: self.ledger.clone(),
             queue: self.queue.clone(),
             wall_ms: Arc::new(|| NOW_MS),
-            registry: Registry::new(),
+            metrics: Arc::new(Registry::new().unwrap()),
             api_token: ApiToken::new(TOKEN),
             tickets: TicketVerifier::new(PUBLIC_KEY.as_bytes()).unwrap(),
             consumer: settings(),
@@ -163,6 +165,25 @@ impl World {
     pub async fn audit_is_clean(&self) {
         let audit = self.ledger.audit(&sale()).await.unwrap();
         assert_eq!(audit.violations(), 0, "{audit:?}");
+    }
+
+    /// Puts an entry into the queue that is none of ours.
+    pub async fn add_rubbish(&self) {
+        match &self.redis {
+            Some(redis) => {
+                let client = redis::Client::open(redis.url()).unwrap();
+                let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+                let mut add = redis::cmd("XADD");
+                add.arg("skq:{sale}").arg("*").arg("rid").arg("rubbish").arg("\u{fffd}").arg(b"\xff\x00".as_slice());
+                let _: String = add.query_async(&mut connection).await.unwrap();
+            }
+            None => {
+                let file = rusqlite::Connection::open(self.folder.path().join("queue.db")).unwrap();
+                let row = "INSERT INTO queue (activity, rid, sku, qty, user, epoch, payload) \
+                           VALUES ('sale', 'rubbish', '', 'x', '', '', x'ff00')";
+                file.execute_batch(row).unwrap();
+            }
+        }
     }
 
     /// Runs a statement on the ledger's tables behind its back.
@@ -214,6 +235,12 @@ impl Answer {
 }
 
 impl Served {
+    /// A service that runs as a process of its own.
+    pub fn elsewhere(port: u16) -> Served {
+        let running = Running { shutdown: CancellationToken::new(), task: tokio::spawn(async {}) };
+        Served { address: ([127, 0, 0, 1], port).into(), client: reqwest::Client::new(), running }
+    }
+
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -301,6 +328,12 @@ impl Claims {
             iat: NOW_MS / 1000,
             exp: NOW_MS / 1000 + 5,
         }
+    }
+
+    /// The same for a process, which reads the real clock.
+    pub fn fresh(order: &NewOrder) -> Claims {
+        let now = wall_ms() / 1000;
+        Claims { iat: now, exp: now + 60, ..Claims::of(order) }
     }
 
     fn sign(&self, key: Key) -> String {

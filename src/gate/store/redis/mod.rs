@@ -4,7 +4,6 @@ mod reply;
 mod scripts;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,7 +19,6 @@ use crate::domain::admission::{
 };
 use crate::domain::time::millis;
 use crate::domain::{ActivityId, IdempotencyKey, RequestId, StoreMs, UserId};
-use crate::platform::clock::{monotonic, wall_ms};
 use crate::platform::redis::{CallError, RedisClient, RedisSettings};
 
 /// Ids per look-up: Lua unpacks fewer than 8,000 values, and a look-up must not hold the server up.
@@ -28,7 +26,7 @@ const MOST_IDS: usize = 1_000;
 
 /// The store.
 pub struct RedisStore {
-    client: RedisClient,
+    client: Arc<RedisClient>,
     scripts: Scripts,
 }
 
@@ -41,42 +39,12 @@ impl RedisStore {
     /// As [`RedisStore::new`], with other scripts: so that a test can show that a wrong one is found out.
     pub fn with_scripts(settings: &RedisSettings, scripts: Scripts) -> Result<RedisStore, StoreError> {
         let client = RedisClient::new(settings).map_err(StoreError::Unavailable)?;
-        Ok(RedisStore { client, scripts })
+        Ok(RedisStore { client: Arc::new(client), scripts })
     }
 
-    /// Refuses a server that could lose or misjudge a sale: too old, evicting, or with a clock far off.
-    pub async fn check_server(&self, max_clock_offset: Duration) -> Result<ServerFacts, Unfit> {
-        let ask = async |command: &Cmd| {
-            let value = self.client.call(command).await.map_err(|e| Unfit::NoAnswer(failed(e)))?;
-            Ok::<Value, Unfit>(value)
-        };
-        let strange = |why: Malformed| Unfit::NoAnswer(malformed(why));
-        let info = reply::text(ask(redis::cmd("INFO").arg("server")).await?).map_err(strange)?;
-        let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-        // Valkey calls itself a Redis 7.2 for the sake of old clients, and is at least that.
-        let version = of("redis_version").unwrap_or("unknown").to_owned();
-        let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
-        if major < 7 {
-            return Err(Unfit::Server(format!("Redis {version} is too old; run Redis 7.0 or later, or Valkey")));
-        }
-        let memory = reply::text(ask(redis::cmd("INFO").arg("memory")).await?).map_err(strange)?;
-        if !memory.lines().any(|line| line.trim() == "maxmemory_policy:noeviction") {
-            let why = "it evicts keys when memory is short; set `maxmemory-policy noeviction`";
-            return Err(Unfit::Server(why.into()));
-        }
-        let sent = monotonic();
-        let time = reply::array(ask(&redis::cmd("TIME")).await?).map_err(strange)?;
-        let mut time = time.into_iter();
-        let seconds: u64 = reply::next(&mut time).and_then(reply::number).map_err(strange)?;
-        let micros: u64 = reply::next(&mut time).and_then(reply::number).map_err(strange)?;
-        let server_ms = seconds * 1_000 + micros / 1_000;
-        let offset = Duration::from_millis(server_ms.abs_diff(wall_ms())).saturating_sub(sent.elapsed());
-        if offset > max_clock_offset {
-            return Err(Unfit::Server(format!(
-                "its clock is {offset:?} off this machine's; synchronise both (limit: {max_clock_offset:?})"
-            )));
-        }
-        Ok(ServerFacts { version, clock_offset: offset })
+    /// The connection, to look at the server with.
+    pub fn client(&self) -> Arc<RedisClient> {
+        Arc::clone(&self.client)
     }
 
     /// Runs a script; sends its source when the server does not know it. NOSCRIPT is the only error after which a call
@@ -158,26 +126,6 @@ impl RedisStore {
         };
         read().map_err(malformed)
     }
-}
-
-/// What [`RedisStore::check_server`] found.
-#[derive(Debug, Clone)]
-pub struct ServerFacts {
-    /// Of Redis or Valkey.
-    pub version: String,
-    /// Between the server's clock and this machine's.
-    pub clock_offset: Duration,
-}
-
-/// Why a server may not judge a sale.
-#[derive(Debug, thiserror::Error)]
-pub enum Unfit {
-    /// It could lose or misjudge one; says how to change that.
-    #[error("{0}")]
-    Server(String),
-    /// It did not answer, so this is not known.
-    #[error(transparent)]
-    NoAnswer(StoreError),
 }
 
 fn failed(error: CallError) -> StoreError {

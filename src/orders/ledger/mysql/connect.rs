@@ -110,9 +110,14 @@ impl MySqlLedger {
 
     /// Runs `work` in a transaction; repeats all of it after a deadlock.
     pub(super) async fn transact<W: Work>(&self, work: &W) -> Result<W::Out, Fault> {
+        self.transact_within(work, self.deadline).await
+    }
+
+    /// The same with a deadline of its own for the connection and for each try.
+    pub(super) async fn transact_within<W: Work>(&self, work: &W, deadline: Duration) -> Result<W::Out, Fault> {
         let mut tries = 0;
         loop {
-            match self.once(work).await {
+            match self.once(work, deadline).await {
                 Err(Fault::Again(_)) if tries + 1 < TRIES => {
                     tokio::time::sleep(PAUSE.pause(tries)).await;
                     tries += 1;
@@ -122,8 +127,9 @@ impl MySqlLedger {
         }
     }
 
-    async fn once<W: Work>(&self, work: &W) -> Result<W::Out, Fault> {
-        let mut connection = self.pool.acquire().await?;
+    async fn once<W: Work>(&self, work: &W, deadline: Duration) -> Result<W::Out, Fault> {
+        let late = || Fault::Unavailable(format!("no answer within {} ms", millis(deadline)));
+        let mut connection = timeout(deadline, self.pool.acquire()).await.map_err(|_| late())??;
         let transaction = async {
             let Some(begin) = work.begin() else { return work.run(&mut connection).await };
             sqlx::raw_sql(begin).execute(&mut *connection).await?;
@@ -131,17 +137,17 @@ impl MySqlLedger {
             sqlx::raw_sql("COMMIT").execute(&mut *connection).await?;
             Ok(out)
         };
-        let fault = match timeout(self.deadline, transaction).await {
+        let fault = match timeout(deadline, transaction).await {
             Ok(Ok(out)) => return Ok(out),
             Ok(Err(fault)) => fault,
             Err(_) => {
                 // A statement is still under way on this connection: closing it is the only way to end both.
                 drop(connection.detach());
-                return Err(Fault::Unavailable(format!("no answer within {} ms", millis(self.deadline))));
+                return Err(late());
             }
         };
         let rollback = sqlx::raw_sql("ROLLBACK").execute(&mut *connection);
-        if !matches!(timeout(self.deadline, rollback).await, Ok(Ok(_))) {
+        if !matches!(timeout(deadline, rollback).await, Ok(Ok(_))) {
             drop(connection.detach());
         }
         Err(fault)

@@ -5,6 +5,8 @@ mod connect;
 mod fault;
 mod operate;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use sqlx::MySqlConnection;
 
@@ -12,8 +14,8 @@ use self::connect::Work;
 pub use self::connect::{MySqlLedger, MySqlSettings};
 use self::fault::Fault;
 use super::{
-    ActivityReport, BatchBooked, Booked, JournalRow, Ledger, LedgerAudit, LedgerError, OrderRow, PoolUse, Registered,
-    Registration, SetAside, TotalSet, Voided, rows, sql,
+    ActivityReport, BatchBooked, Booked, JournalRow, Known, Ledger, LedgerAudit, LedgerError, OrderRow, PoolUse,
+    Registered, Registration, SetAside, SetAsideRow, TotalSet, Voided, rows, sql,
 };
 use crate::domain::{ActivityId, RequestId, SkuId};
 use crate::orders::order::{NewOrder, Order, OrderState};
@@ -64,6 +66,27 @@ impl Ledger for MySqlLedger {
             },
             Err(fault) => Err(fault.into()),
         }
+    }
+
+    async fn look_up(&self, activity: &ActivityId, id: RequestId, within: Duration) -> Result<Known, LedgerError> {
+        Ok(self.transact_within(&operate::LookUp { activity, id }, within).await?)
+    }
+
+    async fn list_set_aside(
+        &self,
+        activity: &ActivityId,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<SetAsideRow>, LedgerError> {
+        Ok(self.transact(&operate::ListAside { activity, after, limit }).await?)
+    }
+
+    async fn put_back(&self, activity: &ActivityId, id: RequestId) -> Result<bool, LedgerError> {
+        Ok(self.transact(&operate::PutBack { activity, id }).await?)
+    }
+
+    async fn set_aside_counts(&self) -> Result<Vec<(ActivityId, u64)>, LedgerError> {
+        Ok(self.transact(&operate::CountsAside).await?)
     }
 
     async fn set_aside(&self, entry: &SetAside) -> Result<(), LedgerError> {

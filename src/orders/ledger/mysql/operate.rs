@@ -7,7 +7,9 @@ use super::connect::Work;
 use super::fault::Fault;
 use super::{NOW_MS, rows, rows_of, sql};
 use crate::domain::{ActivityId, RequestId, SkuId};
-use crate::orders::ledger::{ActivityReport, LedgerAudit, Registered, Registration, SetAside, TotalSet};
+use crate::orders::ledger::{
+    ActivityReport, Known, LedgerAudit, Registered, Registration, SetAside, SetAsideRow, TotalSet,
+};
 use crate::orders::order::OrderId;
 
 /// Opens a transaction that sees one moment; READ COMMITTED would show each statement another.
@@ -19,6 +21,20 @@ pub(super) struct Void<'a> {
     pub activity: Option<&'a ActivityId>,
 }
 pub(super) struct KeepAside<'a>(pub &'a SetAside);
+pub(super) struct LookUp<'a> {
+    pub activity: &'a ActivityId,
+    pub id: RequestId,
+}
+pub(super) struct ListAside<'a> {
+    pub activity: &'a ActivityId,
+    pub after: &'a str,
+    pub limit: u32,
+}
+pub(super) struct PutBack<'a> {
+    pub activity: &'a ActivityId,
+    pub id: RequestId,
+}
+pub(super) struct CountsAside;
 pub(super) struct Register<'a> {
     pub activity: &'a ActivityId,
     pub terms: &'a Registration,
@@ -66,6 +82,64 @@ impl Work for KeepAside<'_> {
             .execute(&mut *connection)
             .await?;
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Work for LookUp<'_> {
+    type Out = Known;
+    fn begin(&self) -> Option<&'static str> {
+        None
+    }
+    async fn run(&self, connection: &mut MySqlConnection) -> Result<Known, Fault> {
+        let id = self.id.to_string();
+        let found: Vec<rows::OrderColumns> = rows_of!(connection, sql::FIND, &id)?;
+        if let Some(columns) = found.into_iter().next() {
+            return Ok(Known::Order(Box::new(rows::order(columns)?)));
+        }
+        let (aside,): (i64,) = sqlx::query_as(sql::IS_SET_ASIDE)
+            .bind(self.activity.as_str())
+            .bind(&id)
+            .fetch_one(&mut *connection)
+            .await?;
+        Ok(if aside == 0 { Known::No } else { Known::SetAside })
+    }
+}
+
+#[async_trait]
+impl Work for ListAside<'_> {
+    type Out = Vec<SetAsideRow>;
+    fn begin(&self) -> Option<&'static str> {
+        None
+    }
+    async fn run(&self, connection: &mut MySqlConnection) -> Result<Vec<SetAsideRow>, Fault> {
+        let listed: Vec<rows::AsideColumns> =
+            rows_of!(connection, sql::LIST_SET_ASIDE, self.activity.as_str(), self.after, self.limit)?;
+        Ok(listed.into_iter().map(rows::aside).collect::<Result<_, _>>()?)
+    }
+}
+
+#[async_trait]
+impl Work for PutBack<'_> {
+    type Out = bool;
+    async fn run(&self, connection: &mut MySqlConnection) -> Result<bool, Fault> {
+        let deleted = sqlx::query(sql::PUT_BACK)
+            .bind(self.activity.as_str())
+            .bind(self.id.to_string())
+            .execute(&mut *connection)
+            .await?;
+        Ok(deleted.rows_affected() > 0)
+    }
+}
+
+#[async_trait]
+impl Work for CountsAside {
+    type Out = Vec<(ActivityId, u64)>;
+    fn begin(&self) -> Option<&'static str> {
+        None
+    }
+    async fn run(&self, connection: &mut MySqlConnection) -> Result<Self::Out, Fault> {
+        Ok(rows::aside_counts(rows_of!(connection, sql::COUNTS_SET_ASIDE)?))
     }
 }
 

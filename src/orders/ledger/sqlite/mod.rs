@@ -10,9 +10,10 @@ use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::{
-    ActivityReport, BatchBooked, Booked, JournalRow, Ledger, LedgerAudit, LedgerError, OrderRow, PoolUse, Registered,
-    Registration, SetAside, TotalSet, Voided,
+    ActivityReport, BatchBooked, Booked, JournalRow, Known, Ledger, LedgerAudit, LedgerError, OrderRow, PoolUse,
+    Registered, Registration, SetAside, SetAsideRow, TotalSet, Voided,
 };
+use crate::domain::time::millis;
 use crate::domain::{ActivityId, RequestId, SkuId};
 use crate::orders::order::{NewOrder, Order, OrderState, Refusal};
 use crate::platform::sqlite::{Sharing, SqliteWorker};
@@ -122,6 +123,33 @@ impl Ledger for SqliteLedger {
                 None => operate::void(tx, id, activity.as_ref()).map(|()| Voided::Void),
             })
             .await?)
+    }
+
+    async fn look_up(&self, activity: &ActivityId, id: RequestId, within: Duration) -> Result<Known, LedgerError> {
+        let activity = activity.clone();
+        // Giving a call up is safe here: what has not begun never begins, and this one only reads.
+        let looked = tokio::time::timeout(within, self.transact(move |tx| operate::look_up(tx, &activity, id))).await;
+        let late = || LedgerError::Unavailable(format!("no answer within {} ms", millis(within)));
+        Ok(looked.map_err(|_| late())??)
+    }
+
+    async fn list_set_aside(
+        &self,
+        activity: &ActivityId,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<SetAsideRow>, LedgerError> {
+        let (activity, after) = (activity.clone(), after.to_owned());
+        Ok(self.transact(move |tx| operate::list_set_aside(tx, &activity, &after, limit)).await?)
+    }
+
+    async fn put_back(&self, activity: &ActivityId, id: RequestId) -> Result<bool, LedgerError> {
+        let activity = activity.clone();
+        Ok(self.transact(move |tx| operate::put_back(tx, &activity, id)).await?)
+    }
+
+    async fn set_aside_counts(&self) -> Result<Vec<(ActivityId, u64)>, LedgerError> {
+        Ok(self.transact(operate::set_aside_counts).await?)
     }
 
     async fn set_aside(&self, entry: &SetAside) -> Result<(), LedgerError> {

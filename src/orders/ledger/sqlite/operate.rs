@@ -5,7 +5,8 @@ use rusqlite::{OptionalExtension, Params, Row, Transaction, params};
 use super::{Fault, NOW_MS};
 use crate::domain::{ActivityId, RequestId, SkuId};
 use crate::orders::ledger::{
-    ActivityReport, JournalRow, LedgerAudit, OrderRow, Registered, Registration, SetAside, TotalSet, rows, sql,
+    ActivityReport, JournalRow, Known, LedgerAudit, OrderRow, Registered, Registration, SetAside, SetAsideRow,
+    TotalSet, rows, sql,
 };
 use crate::orders::order::{Order, OrderId, OrderState};
 
@@ -31,6 +32,34 @@ pub(super) fn set_aside(tx: &Transaction<'_>, entry: &SetAside) -> Result<(), Fa
     );
     tx.execute(&insert, params![entry.activity.as_str(), entry.entry, entry.content, entry.error])?;
     Ok(())
+}
+
+pub(super) fn look_up(tx: &Transaction<'_>, activity: &ActivityId, id: RequestId) -> Result<Known, Fault> {
+    if let Some(order) = find(tx, id)? {
+        return Ok(Known::Order(Box::new(order)));
+    }
+    let hex = id.hex();
+    let aside: i64 =
+        tx.prepare_cached(sql::IS_SET_ASIDE)?.query_row(params![activity.as_str(), hex.as_str()], |row| row.get(0))?;
+    Ok(if aside == 0 { Known::No } else { Known::SetAside })
+}
+
+pub(super) fn list_set_aside(
+    tx: &Transaction<'_>,
+    activity: &ActivityId,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<SetAsideRow>, Fault> {
+    let listed: Vec<rows::AsideColumns> = all(tx, sql::LIST_SET_ASIDE, params![activity.as_str(), after, limit])?;
+    Ok(listed.into_iter().map(rows::aside).collect::<Result<_, _>>()?)
+}
+
+pub(super) fn put_back(tx: &Transaction<'_>, activity: &ActivityId, id: RequestId) -> Result<bool, Fault> {
+    Ok(tx.execute(sql::PUT_BACK, params![activity.as_str(), id.hex().as_str()])? > 0)
+}
+
+pub(super) fn set_aside_counts(tx: &Transaction<'_>) -> Result<Vec<(ActivityId, u64)>, Fault> {
+    Ok(rows::aside_counts(all(tx, sql::COUNTS_SET_ASIDE, [])?))
 }
 
 pub(super) fn register(
