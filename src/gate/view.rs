@@ -68,6 +68,8 @@ pub struct View {
     pub paused: bool,
     /// Wins that wait for the order service.
     pub unsettled: u64,
+    /// How many of them carry a dead mark.
+    pub dead: u64,
     /// When the oldest of them was won.
     pub oldest_unsettled: Option<StoreMs>,
     /// Until when "nothing left" may be told without asking the store; `None` if it may not.
@@ -87,6 +89,7 @@ impl View {
             barred: Some(Barred::NotPreheated),
             paused: false,
             unsettled: 0,
+            dead: 0,
             oldest_unsettled: None,
             sold_out_lease_until: None,
         }

@@ -154,6 +154,20 @@ pub fn found(user: &str, state: WinState) -> FoundWin {
     let request_id = RequestId::derive(&"sale".parse().unwrap(), &user, &key);
     let sku = SkuId::new("phone").unwrap();
     let (fingerprint, won_at) = (Fingerprint::of(b"{}"), StoreMs(2_000));
-    let record = WinRecord { user, key, sku, qty: 1, fingerprint, won_at, state, tries: 0, payload: None, reply: None };
+    let record = WinRecord {
+        user,
+        key,
+        sku,
+        qty: 1,
+        fingerprint,
+        won_at,
+        state,
+        tries: 0,
+        first_delivery_at: None,
+        last_word: None,
+        dead_since: None,
+        payload: None,
+        reply: None,
+    };
     FoundWin { request_id, record }
 }

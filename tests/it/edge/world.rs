@@ -63,6 +63,7 @@ impl ScriptedPort {
             barred: None,
             paused: false,
             unsettled: 0,
+            dead: 0,
             oldest_unsettled: None,
             sold_out_lease_until: None,
         };
@@ -134,6 +135,9 @@ impl ScriptedPort {
             won_at: StoreMs(1),
             state,
             tries: 0,
+            first_delivery_at: None,
+            last_word: None,
+            dead_since: None,
             payload: None,
             reply: reply.map(|reply| reply.encode()),
         };
