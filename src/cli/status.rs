@@ -138,7 +138,7 @@ fn relative(ms: i64) -> String {
 }
 
 /// A length of time in its two largest units.
-fn span(ms: i64) -> String {
+pub fn span(ms: i64) -> String {
     let seconds = ms / 1_000;
     match seconds {
         ..60 => format!("{seconds} s"),

@@ -162,7 +162,9 @@ mod tests {
         let id = "0123456789abcdef0123456789abcdef";
         let cursor: DeadCursor = format!("17-{id}").parse().unwrap();
         assert_eq!(cursor.to_string(), format!("17-{id}"));
-        for wrong in ["", "17", "-17", "+17-0123456789abcdef0123456789abcdef", "x-0123456789abcdef0123456789abcdef", "17-x"] {
+        for wrong in
+            ["", "17", "-17", "+17-0123456789abcdef0123456789abcdef", "x-0123456789abcdef0123456789abcdef", "17-x"]
+        {
             assert!(wrong.parse::<DeadCursor>().is_err(), "{wrong:?}");
         }
     }

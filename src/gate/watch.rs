@@ -31,7 +31,13 @@ pub struct Watch {
 impl Watch {
     /// Before the first poll.
     pub fn new() -> Watch {
-        Watch { cursor: JournalCursor::start(), followed: None, unsettled: HashMap::new(), broken: BTreeSet::new(), last_logged: None }
+        Watch {
+            cursor: JournalCursor::start(),
+            followed: None,
+            unsettled: HashMap::new(),
+            broken: BTreeSet::new(),
+            last_logged: None,
+        }
     }
 
     /// Polls until cancelled.

@@ -439,7 +439,7 @@ fn run_cases(redis: &Redis, scripts: Scripts, cases: u32) -> Result<(), String> 
     let trio = runtime.block_on(Trio::new(redis, scripts));
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     runner.run(&case(), |case| runtime.block_on(trio.run(&case))).map_err(|difference| difference.to_string())?;
-    assert!(trio.dead_seen.load(Ordering::Relaxed) > cases as usize, "hardly any dead letters were generated");
+    assert!(trio.dead_seen.load(Ordering::Relaxed) > cases as usize / 4, "hardly any dead letters were generated");
     Ok(())
 }
 

@@ -12,14 +12,15 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use super::{LedgerAccess, LedgerError, LedgerReport, Registered, Registration, TotalSet};
+use super::{LedgerAccess, LedgerError, LedgerReport, Registered, Registration, TotalSet, VoidClient, Voided};
 use crate::domain::admission::Epoch;
-use crate::domain::{ActivityId, SkuId};
+use crate::domain::{ActivityId, RequestId, SkuId};
 
 /// The file. One gate writes it, one call at a time.
 #[derive(Debug)]
 pub struct EpochFile {
     path: PathBuf,
+    void: VoidClient,
     writing: Mutex<()>,
 }
 
@@ -35,9 +36,9 @@ struct Entry {
 }
 
 impl EpochFile {
-    /// The file at `path`; it is created with the first entry.
-    pub fn new(path: PathBuf) -> EpochFile {
-        EpochFile { path, writing: Mutex::new(()) }
+    /// The file at `path`; it is created with the first entry. `void` reaches the shop's order service.
+    pub fn new(path: PathBuf, void: VoidClient) -> EpochFile {
+        EpochFile { path, void, writing: Mutex::new(()) }
     }
 
     /// Reads, changes and (if `change` says so) writes, off the async threads.
@@ -112,6 +113,10 @@ impl LedgerAccess for EpochFile {
         .await
     }
 
+    async fn void(&self, activity: &ActivityId, id: RequestId) -> Result<Voided, LedgerError> {
+        self.void.void(activity, id).await
+    }
+
     async fn report(&self, activity: &ActivityId) -> Result<Option<LedgerReport>, LedgerError> {
         let activity = activity.clone();
         self.with(move |contents| {
@@ -140,10 +145,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new").join("epochs.json");
         let (sale, phone) = ("sale".parse().unwrap(), "phone".parse().unwrap());
-        let file = EpochFile::new(path.clone());
+        let url = "http://127.0.0.1:1/orders".parse().unwrap();
+        let void = VoidClient::new(&url, None, std::time::Duration::from_secs(1)).unwrap();
+        let file = EpochFile::new(path.clone(), void.clone());
         assert_eq!(file.report(&sale).await, Ok(None));
         assert_eq!(file.register(&sale, &terms(5)).await, Ok(Registered::Stands));
-        let file = EpochFile::new(path.clone());
+        let file = EpochFile::new(path.clone(), void);
         assert_eq!(file.report(&sale).await.unwrap().unwrap().epoch, Epoch(1));
         assert_eq!(file.register(&sale, &terms(5)).await, Ok(Registered::Stands));
         assert_eq!(file.register(&sale, &terms(6)).await, Ok(Registered::Conflict));

@@ -6,6 +6,8 @@ mod http;
 mod processes;
 mod world;
 
+pub use world::settings;
+
 /// Makes two tests of each named body: on Redis and MariaDB, and embedded.
 macro_rules! on_both {
     ($($name:ident),* $(,)?) => {$(
