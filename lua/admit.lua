@@ -25,8 +25,9 @@ for i = FIRST, #ARGV, FIELDS do
   local sku = ARGV[i + 2]
   if not sku_seen[sku] then
     sku_seen[sku] = true
-    stock_fields[#stock_fields + 1] = sku .. ':left'
-    stock_fields[#stock_fields + 1] = sku .. ':stopped'
+    for _, field in ipairs({ ':left', ':stopped', ':hn', ':hu' }) do
+      stock_fields[#stock_fields + 1] = sku .. field
+    end
   end
 end
 local meta = redis.call('HMGET', META, 'paused', 'starts_at', 'ends_at', 'per_user_limit')
@@ -36,15 +37,16 @@ local known_wins = redis.call('HMGET', WINS, unpack(ids))
 local known_buyers = redis.call('HMGET', BUYERS, unpack(users))
 local stock_values = redis.call('HMGET', STOCK, unpack(stock_fields))
 
-local wins, left, stopped, buyers = {}, {}, {}, {}
+local wins, left, stopped, buyers, held_wins, held_units = {}, {}, {}, {}, {}, {}
 for i, id in ipairs(ids) do
   wins[id] = known_wins[i] or wins[id]
   buyers[users[i]] = known_buyers[i] or '0'
 end
-for i = 1, #stock_fields, 2 do
+for i = 1, #stock_fields, 4 do
   local sku = string.sub(stock_fields[i], 1, -6)
   left[sku] = tonumber(stock_values[i] or nil)
   stopped[sku] = stock_values[i + 1] == '1'
+  held_wins[sku], held_units[sku] = tonumber(stock_values[i + 2] or nil), tonumber(stock_values[i + 3] or nil)
 end
 
 local verdicts = { 'ok', now }
@@ -73,10 +75,11 @@ local function judge(i)
   if left[sku] < qty then return SOLD_OUT end
 
   left[sku] = left[sku] - qty
+  held_wins[sku], held_units[sku] = held_wins[sku] + 1, held_units[sku] + qty
   taken[sku] = true
   buyers[user] = int(tonumber(units) + qty) .. keys .. ' ' .. ARGV[i + 4]
   new_buyers[user] = true
-  wins[id] = table.concat({ 'h', user, sku, ARGV[i + 3], int(now), ARGV[i + 4], ARGV[i + 5], '0' }, ' ')
+  wins[id] = table.concat({ 'h', user, sku, ARGV[i + 3], int(now), ARGV[i + 4], ARGV[i + 5], '0', '0', '-' }, ' ')
   new_wins[#new_wins + 1] = id
   new_wins[#new_wins + 1] = wins[id]
   new_bodies[#new_bodies + 1] = id .. ':p'
@@ -95,8 +98,10 @@ end
 if #new_wins > 0 then
   local stock = {}
   for sku in pairs(taken) do
-    stock[#stock + 1] = sku .. ':left'
-    stock[#stock + 1] = int(left[sku])
+    for field, number in pairs({ [':left'] = left[sku], [':hn'] = held_wins[sku], [':hu'] = held_units[sku] }) do
+      stock[#stock + 1] = sku .. field
+      stock[#stock + 1] = int(number)
+    end
   end
   local bought = {}
   for user in pairs(new_buyers) do

@@ -33,10 +33,20 @@ if #ids > 0 then
   redis.call('ZADD', DUE, unpack(leases))
   local wins = redis.call('HMGET', WINS, unpack(ids))
   local payloads = redis.call('HMGET', BODIES, unpack(payload_fields))
+  local begun = {}
   for i, id in ipairs(ids) do
+    local win = parse_win(wins[i])
+    if win.first == 0 then
+      win.first = now
+      wins[i] = format_win(win)
+      begun[#begun + 1], begun[#begun + 2] = id, wins[i]
+    end
     claimed[#claimed + 1] = id
     claimed[#claimed + 1] = wins[i]
     claimed[#claimed + 1] = payloads[i] or ''
+  end
+  if #begun > 0 then
+    redis.call('HSET', WINS, unpack(begun))
   end
 end
 

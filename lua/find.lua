@@ -2,7 +2,7 @@
 -- Looks wins up.
 --
 -- ARGV: request ids
--- Reply: {win | false, kept reply | false, ...}, a pair per id
+-- Reply: {win | false, kept reply | false, dead since ms | false, ...}, three per id
 
 local replies = {}
 for i, id in ipairs(ARGV) do
@@ -10,8 +10,9 @@ for i, id in ipairs(ARGV) do
 end
 local wins = redis.call('HMGET', WINS, unpack(ARGV))
 local kept = redis.call('HMGET', BODIES, unpack(replies))
+local dead = redis.call('ZMSCORE', DEAD, unpack(ARGV))
 local found = {}
 for i in ipairs(ARGV) do
-  found[2 * i - 1], found[2 * i] = wins[i], kept[i]
+  found[3 * i - 2], found[3 * i - 1], found[3 * i] = wins[i], kept[i], dead[i]
 end
 return found

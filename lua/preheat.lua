@@ -17,9 +17,11 @@ local skus, stock = {}, {}
 for i = 8, #ARGV, 2 do
   local sku, total = ARGV[i], ARGV[i + 1]
   skus[#skus + 1] = sku
-  for _, pair in ipairs({ { 'total', total }, { 'left', total }, { 'returning', 0 }, { 'withheld', 0 }, { 'stopped', 0 } }) do
-    stock[#stock + 1] = sku .. ':' .. pair[1]
-    stock[#stock + 1] = pair[2]
+  for _, field in ipairs({ ':total', ':left' }) do
+    stock[#stock + 1], stock[#stock + 2] = sku .. field, total
+  end
+  for _, field in ipairs({ ':returning', ':withheld', ':stopped', ':hn', ':hu', ':an', ':au', ':rn', ':ru' }) do
+    stock[#stock + 1], stock[#stock + 2] = sku .. field, 0
   end
 end
 
@@ -30,7 +32,7 @@ redis.call('HSET', STOCK, unpack(stock))
 for _, hash in ipairs({ BUYERS, WINS, BODIES, GATES }) do
   redis.call('HSET', hash, '', '')
 end
-for _, zset in ipairs({ DUE, RETURNING }) do
+for _, zset in ipairs({ DUE, RETURNING, DEAD }) do
   redis.call('ZADD', zset, '+inf', '')
 end
 note('preheated')

@@ -28,10 +28,13 @@ if win.state ~= 'h' and win.state ~= 'a' then
 end
 
 -- The win first: should the rest abort, units are stranded, never given back twice.
+local from = win.state
 win.state = 'r:' .. cause .. ':' .. ARGV[6]
 redis.call('HSET', WINS, id, format_win(win))
+count_win(win, from, 'r')
 redis.call('HDEL', BODIES, id .. ':p')
 redis.call('ZREM', DUE, id)
+redis.call('ZREM', DEAD, id)
 if redis.call('HGET', META, 'rebuy') == '1' then
   local units, keys = string.match(redis.call('HGET', BUYERS, win.user) or '0', '^(%d+)(.*)$')
   redis.call('HSET', BUYERS, win.user, int(math.max(0, tonumber(units) - win.qty)) .. keys)

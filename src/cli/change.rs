@@ -33,16 +33,23 @@ pub struct SkuArgs {
 
 impl ChangeArgs {
     /// Asks for the change and prints what came of it.
-    pub async fn make(self, action: &str, mut body: Value) -> Result<u8, Failure> {
+    pub async fn make(self, action: &str, body: Value) -> Result<u8, Failure> {
+        self.make_at(&[action], body).await
+    }
+
+    /// The same for a change whose route has several parts, e.g. `dead-letters/{request_id}/retry`.
+    pub async fn make_at(self, action: &[&str], mut body: Value) -> Result<u8, Failure> {
         if self.dry_run {
             body["dry_run"] = true.into();
         }
-        let answer = self.gate.client()?.post(&["activities", self.activity.as_str(), action], &body).await?;
+        let path: Vec<&str> = ["activities", self.activity.as_str()].iter().chain(action).copied().collect();
+        let answer = self.gate.client()?.post(&path, &body).await?;
         if self.json {
             print(&answer)?;
         } else {
             let outcome = answer.get("outcome").and_then(Value::as_str).unwrap_or("done").replace('_', " ");
-            print(format_args!("{} {action}: {outcome}", self.activity))?;
+            let count = answer.get("count").map(|count| format!(" ({count})")).unwrap_or_default();
+            print(format_args!("{} {}: {outcome}{count}", self.activity, action.join(" ")))?;
         }
         Ok(exit::DONE)
     }

@@ -8,6 +8,7 @@ pub mod audit;
 mod change;
 mod check;
 mod completions;
+mod dead_letters;
 mod demo;
 mod explain;
 pub mod keygen;
@@ -81,6 +82,8 @@ enum Command {
     StopSku(stop_sku::StopSku),
     /// Lifts a stop, if store and ledger agree
     StartSku(start_sku::StartSku),
+    /// Lists wins that wait too long for the order service; delivers them again, or gives them up
+    DeadLetters(dead_letters::DeadLetters),
     /// Shows how activities stand, with stock as a sum that adds up
     Status(status::Status),
     /// Tells what became of one attempt, from store, outbox and ledger
@@ -136,6 +139,7 @@ fn run(command: Command) -> Outcome {
         Command::Totals(command) => admin_client::run(command.run()),
         Command::StopSku(command) => admin_client::run(command.run()),
         Command::StartSku(command) => admin_client::run(command.run()),
+        Command::DeadLetters(command) => admin_client::run(command.run()),
         Command::Status(command) => admin_client::run(command.run()),
         Command::Why(command) => admin_client::run(command.run()),
         Command::Audit(command) => admin_client::run(command.run()),

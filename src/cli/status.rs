@@ -21,7 +21,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Runs it. Exit 3 if a sum does not add up, a user is above the limit, or the store does not answer.
+    /// Runs it. Exit 3 if a sum does not add up or the store does not answer.
     pub async fn run(self) -> Result<u8, Failure> {
         let client = self.gate.client()?;
         let names: Vec<String> = match self.activity {
@@ -83,7 +83,7 @@ fn describe(activity: &Value) -> String {
     lines.push('\n');
     if activity.get("store_error").is_some() {
         let error = text(activity, "store_error");
-        lines += &format!("  {error}\n  the figures are those of the last poll, wins are missing\n");
+        lines += &format!("  {error}\n  the figures are those of the last poll\n");
     }
     if activity.get("preheated") != Some(&Value::Bool(true)) {
         lines += &format!("  not preheated: run `seckill-gate preheat {}`\n", text(activity, "activity"));
@@ -112,8 +112,9 @@ fn describe(activity: &Value) -> String {
     for line in table(&head, &rows).lines() {
         lines += &format!("  {line}\n");
     }
-    for user in items(activity, "users_above_limit") {
-        lines += &format!("  INV-3 broken: {} holds {} units\n", text(user, "user"), number(user, "units"));
+    if number(activity, "dead_letters") > 0 {
+        let (dead, name) = (number(activity, "dead_letters"), text(activity, "activity"));
+        lines += &format!("  {dead} dead letters: see `seckill-gate dead-letters list {name}`\n");
     }
     lines
 }
@@ -156,7 +157,7 @@ mod tests {
         let activity = json!({
             "activity": "sale", "phase": "open", "preheated": true, "epoch": 1, "per_user_limit": 1, "gates": ["gate-1"],
             "server_time_ms": 10_000, "starts_at_ms": 5_000, "ends_at_ms": 3_700_000, "unsettled": 3,
-            "wins": { "held": 3, "accepted": 6, "released": 1 }, "invariants": { "INV-2": false, "INV-3": true },
+            "dead_letters": 2, "wins": { "held": 3, "accepted": 6, "released": 1 }, "invariants": { "INV-2": false },
             "skus": [{ "sku": "phone", "total": 10, "left": 1, "returning": 0, "withheld": 0, "held": 3,
                        "accepted": 6, "released": 1, "stopped": true, "adds_up": true }],
         });
@@ -166,6 +167,7 @@ sale: open, starts 5 s ago, ends in 1 h 1 min
   wins: 3 held, 6 accepted, 1 released; 3 unsettled
   sku    total  =  left  + returning  + withheld  + held  + accepted
   phone     10  =     1            0           0       3           6  stopped
+  2 dead letters: see `seckill-gate dead-letters list sale`
 ";
         assert_eq!(describe(&activity), expected);
         assert!(!is_sound(&activity));

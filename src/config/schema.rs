@@ -371,6 +371,12 @@ pub struct Orders {
     /// Deliveries started per second by the relay, per gate.
     #[serde(default = "d::relay_rate")]
     pub relay_rate: Rate,
+    /// How long after its first delivery a win without a final word is a dead letter: marked, listed, alarmed, delivered on.
+    #[serde(default = "d::dead_after")]
+    pub dead_after: Span,
+    /// The pause between two deliveries of a dead letter.
+    #[serde(default = "d::dead_retry_every")]
+    pub dead_retry_every: Span,
     /// Longest reply that is kept.
     #[serde(default = "d::max_reply")]
     pub max_reply: ByteSize,
@@ -683,6 +689,12 @@ mod d {
     }
     pub(super) fn relay_rate() -> Rate {
         per_second(1_000)
+    }
+    pub(super) fn dead_after() -> Span {
+        Span::seconds(600)
+    }
+    pub(super) fn dead_retry_every() -> Span {
+        Span::seconds(60)
     }
     pub(super) fn epoch_file() -> PathBuf {
         "seckill-epochs.json".into()

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::backoff::Backoff;
+use super::dead_letters::{DeadLetterPolicy, LastWord};
 use super::ids::{Fingerprint, GateId, IdempotencyKey, RequestId, SkuId, UserId};
 use super::stock::Stock;
 use super::time::{StoreMs, millis};
@@ -203,6 +204,13 @@ pub struct WinRecord {
     pub state: WinState,
     /// Deliveries that ended without a final word.
     pub tries: u32,
+    /// When its first delivery began, as far as the store knows: when a relay first claimed it or, if that came before,
+    /// when the first delivery by the gate that admitted it ended without a final word.
+    pub first_delivery_at: Option<StoreMs>,
+    /// What the last of those deliveries brought.
+    pub last_word: Option<LastWord>,
+    /// When it got its dead mark, if it carries one.
+    pub dead_since: Option<StoreMs>,
     /// The payload, until the win is booked or released.
     pub payload: Option<Bytes>,
     /// The order service's reply that was kept.
@@ -299,6 +307,8 @@ pub struct Settle {
     pub settlement: Settlement,
     /// When to deliver again, by the number of tries so far.
     pub backoff: Backoff,
+    /// When it is called dead, and how it is delivered then.
+    pub dead_letters: DeadLetterPolicy,
 }
 
 /// Gives a win's units back, once.
@@ -321,6 +331,15 @@ pub struct ReleaseWin {
 pub enum Recorded {
     /// The event changed the win; this is how it stands now.
     Applied(KnownWin),
+    /// The event was recorded, and the win got its dead mark with it. Alarm.
+    MarkedDead {
+        /// How it stands: held.
+        known: KnownWin,
+        /// Deliveries so far that ended without a final word.
+        tries: u32,
+        /// Since its first delivery.
+        age: Duration,
+    },
     /// It stood like this already.
     Already(KnownWin),
     /// The event contradicts the record, which stands. Alarm.
@@ -483,6 +502,8 @@ pub struct ActivityState {
     pub stock: Vec<(SkuId, Stock)>,
     /// Wins that wait for the order service.
     pub unsettled: u64,
+    /// How many of them carry a dead mark.
+    pub dead: u64,
     /// Journal entries after the cursor.
     pub entries: Vec<JournalEntry>,
     /// Where to go on.
@@ -564,26 +585,15 @@ pub struct FoundWin {
     pub record: WinRecord,
 }
 
-/// Units found in wins, by SKU: the other half of INV-2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct WinUnits {
-    /// Wins held, and their units.
-    pub held: (u64, i64),
-    /// Wins accepted, and their units.
-    pub accepted: (u64, i64),
-    /// Wins released, and their units.
-    pub released: (u64, i64),
-}
-
 /// One atomic picture of an activity, for audits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// The terms.
     pub terms: Terms,
-    /// Stock and units in wins per SKU, in the order of the terms.
-    pub skus: Vec<(SkuId, Stock, WinUnits)>,
-    /// Users that hold more units than the limit (INV-3), at most 100.
-    pub users_above_limit: Vec<(UserId, u32)>,
+    /// Stock per SKU, in the order of the terms.
+    pub skus: Vec<(SkuId, Stock)>,
     /// Entries of the outbox.
     pub unsettled: u64,
+    /// How many of them carry a dead mark.
+    pub dead: u64,
 }

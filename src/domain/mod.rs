@@ -5,6 +5,7 @@
 
 pub mod admission;
 pub mod backoff;
+pub mod dead_letters;
 pub mod ids;
 pub mod model;
 pub mod refusal;

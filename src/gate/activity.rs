@@ -15,6 +15,7 @@ use crate::domain::admission::{
     Reply, Settle, Settlement, Snapshot, Terms,
 };
 use crate::domain::backoff::Backoff;
+use crate::domain::dead_letters::{DeadLetterPolicy, Retried, Retry};
 use crate::domain::win::Release;
 use crate::domain::{ActivityId, GateId, IdempotencyKey, RequestId, StoreMs, UserId};
 pub use crate::gate::combiner::Admitted;
@@ -51,6 +52,8 @@ pub struct World {
     pub queue: usize,
     /// How long the first delivery of a win may take before the relay may claim it.
     pub first_delivery_lease: Duration,
+    /// When a win is called dead, and how it is delivered then.
+    pub dead_letters: DeadLetterPolicy,
     /// Metrics of all activities.
     pub metrics: Arc<StoreMetrics>,
 }
@@ -105,6 +108,7 @@ pub struct Activity {
     pub(super) waiters: Waiters,
     pub(super) metrics: ActivityMetrics,
     store_deadline: Duration,
+    dead_letters: DeadLetterPolicy,
     view: ArcSwap<View>,
     combiner: Combiner,
     /// Hashes of winners' keys: a superset is harmless, a missing one is not.
@@ -146,6 +150,7 @@ impl Activity {
                 waiters: Waiters::default(),
                 metrics,
                 store_deadline: world.store_deadline,
+                dead_letters: world.dead_letters,
                 combiner,
                 winners: DashSet::new(),
                 hasher: RandomState::new(),
@@ -195,7 +200,7 @@ impl Activity {
             Settlement::Unknown => AFTER_UNKNOWN,
             Settlement::Queued { .. } | Settlement::Booked { .. } => AFTER_QUEUED,
         };
-        let settle = Settle { guard, request_id: id, settlement, backoff };
+        let settle = Settle { guard, request_id: id, settlement, backoff, dead_letters: self.dead_letters };
         let reply = self.store.settle(&self.id, &settle).await?;
         Ok(self.tell_if_changed(id, reply))
     }
@@ -213,6 +218,12 @@ impl Activity {
     pub async fn claim_due(&self, limit: usize, lease: Duration) -> Guarded<Claimed> {
         let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
         Ok(self.store.claim_due(&self.id, &ClaimDue { guard, limit, lease }).await?.outcome)
+    }
+
+    /// Makes wins due for delivery now.
+    pub async fn retry(&self, ids: &[RequestId]) -> Guarded<Vec<Retried>> {
+        let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
+        Ok(self.store.retry(&self.id, &Retry { guard, ids: ids.to_vec() }).await?.outcome)
     }
 
     /// Makes an operator's change.

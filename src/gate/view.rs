@@ -68,6 +68,8 @@ pub struct View {
     pub paused: bool,
     /// Wins that wait for the order service.
     pub unsettled: u64,
+    /// How many of them carry a dead mark.
+    pub dead: u64,
     /// When the oldest of them was won.
     pub oldest_unsettled: Option<StoreMs>,
     /// The store's clock at the last poll that read the journal to its end: whoever won before is known to be a winner.
@@ -89,6 +91,7 @@ impl View {
             barred: Some(Barred::NotPreheated),
             paused: false,
             unsettled: 0,
+            dead: 0,
             oldest_unsettled: None,
             winners_known_at: None,
             sold_out_lease_until: None,

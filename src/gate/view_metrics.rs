@@ -1,4 +1,5 @@
-//! What is measured of each activity's view, read when it is asked for: stock, unsettled wins, the oldest one's age.
+//! What is measured of each activity's view, read when it is asked for: stock, unsettled wins, the
+//! oldest one's age, dead letters, broken sums.
 
 use std::sync::{Arc, Weak};
 
@@ -17,6 +18,7 @@ pub struct ViewMetrics {
     unsettled: IntGaugeVec,
     oldest: IntGaugeVec,
     dead: IntGaugeVec,
+    violations: IntGaugeVec,
 }
 
 impl ViewMetrics {
@@ -38,7 +40,16 @@ impl ViewMetrics {
                 "How long the oldest unsettled win has waited; 0 if there is none.",
                 &["activity"],
             )?,
-            dead: gauges("seckill_dead_letters", "Wins that could not be delivered for too long.", &["activity"])?,
+            dead: gauges(
+                "seckill_dead_letters",
+                "Wins without the order service's final word for longer than orders.dead_after.",
+                &["activity"],
+            )?,
+            violations: gauges(
+                "seckill_invariant_violations",
+                "SKUs that broke the invariant when last polled.",
+                &["activity", "invariant"],
+            )?,
         })
     }
 
@@ -60,12 +71,14 @@ impl ViewMetrics {
             self.unsettled.with_label_values(&[name]).set(signed(view.unsettled));
             let age = view.oldest_unsettled.map_or(0, |won| won.until(now).as_secs());
             self.oldest.with_label_values(&[name]).set(signed(age));
-            self.dead.with_label_values(&[name]).set(0);
+            self.dead.with_label_values(&[name]).set(signed(view.dead));
+            let broken = view.stock.iter().filter(|(_, stock)| !stock.adds_up()).count();
+            self.violations.with_label_values(&[name, "INV-2"]).set(signed(broken as u64));
         }
     }
 
-    fn parts(&self) -> [&IntGaugeVec; 4] {
-        [&self.stock, &self.unsettled, &self.oldest, &self.dead]
+    fn parts(&self) -> [&IntGaugeVec; 5] {
+        [&self.stock, &self.unsettled, &self.oldest, &self.dead, &self.violations]
     }
 }
 

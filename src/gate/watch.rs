@@ -1,12 +1,13 @@
 //! Polls one activity's store and keeps what the gate knows of it: phase, stock, winners' keys, unsettled wins.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::admission::{ActivityState, Barred, JournalCursor, JournalOp, Poll, Polled, PolledActivity, RunId};
-use crate::domain::{RequestId, StoreMs};
+use crate::domain::stock::Stock;
+use crate::domain::{RequestId, SkuId, StoreMs};
 use crate::gate::activity::Activity;
 use crate::gate::view::{POLL_EVERY, SOLD_OUT_LEASE, View};
 use crate::platform::clock::monotonic;
@@ -21,6 +22,8 @@ pub struct Watch {
     followed: Option<(u64, RunId)>,
     /// Wins without a final word, and when they were won.
     unsettled: HashMap<RequestId, StoreMs>,
+    /// SKUs whose stock did not add up when last polled, so that each is logged once.
+    broken: BTreeSet<SkuId>,
     /// So that a lasting state is logged once.
     last_logged: Option<String>,
 }
@@ -28,7 +31,13 @@ pub struct Watch {
 impl Watch {
     /// Before the first poll.
     pub fn new() -> Watch {
-        Watch { cursor: JournalCursor::start(), followed: None, unsettled: HashMap::new(), last_logged: None }
+        Watch {
+            cursor: JournalCursor::start(),
+            followed: None,
+            unsettled: HashMap::new(),
+            broken: BTreeSet::new(),
+            last_logged: None,
+        }
     }
 
     /// Polls until cancelled.
@@ -90,6 +99,7 @@ impl Watch {
             return true;
         }
         self.follow(activity, &state);
+        self.check_sums(activity, &state.stock);
         let suspect = state.run_id != polled.server_run;
         if suspect {
             self.log_once(activity, "suspect: the store restarted and may have lost writes".into());
@@ -107,6 +117,7 @@ impl Watch {
             barred: suspect.then_some(Barred::Suspect),
             paused: state.paused,
             unsettled: state.unsettled,
+            dead: state.dead,
             oldest_unsettled: self.unsettled.values().min().copied(),
             winners_known_at: (at_end && !suspect).then_some(polled.now),
             sold_out_lease_until: (at_end && !suspect).then(|| sent + SOLD_OUT_LEASE),
@@ -142,6 +153,19 @@ impl Watch {
             }
         }
         self.cursor = state.cursor.clone();
+    }
+
+    /// INV-2, at every poll: whatever broke it, nobody should sell on unseen.
+    fn check_sums(&mut self, activity: &Activity, stock: &[(SkuId, Stock)]) {
+        for (sku, stock) in stock {
+            if stock.adds_up() {
+                if self.broken.remove(sku) {
+                    tracing::info!(activity = %activity.id, %sku, "INV-2 holds again: the stock adds up");
+                }
+            } else if self.broken.insert(sku.clone()) {
+                tracing::error!(activity = %activity.id, %sku, ?stock, "INV-2 BROKEN: the stock does not add up");
+            }
+        }
     }
 
     fn log_once(&mut self, activity: &Activity, state: String) {

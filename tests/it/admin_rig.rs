@@ -13,7 +13,7 @@ use seckill_gate::domain::win::WinState;
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, SkuId, StoreMs, UserId};
 use seckill_gate::gate::admin::{AdminAuth, AdminWorld, Managed, router};
 use seckill_gate::gate::ledger::{
-    LedgerAccess, LedgerError, LedgerReport, LedgerStock, Registered, Registration, TotalSet,
+    LedgerAccess, LedgerError, LedgerReport, LedgerStock, Registered, Registration, TotalSet, Voided,
 };
 use seckill_gate::platform::clock::StoreClock;
 use seckill_gate::platform::http_server::{HttpLimits, serve};
@@ -30,6 +30,8 @@ pub struct FakeLedger {
     pub report: Mutex<Option<LedgerReport>>,
     pub calls: Arc<Mutex<Vec<String>>>,
     pub refuses: AtomicBool,
+    /// What the order service says to a void; silence is an error.
+    pub voided: Mutex<Option<Voided>>,
 }
 
 #[async_trait]
@@ -47,6 +49,10 @@ impl LedgerAccess for FakeLedger {
             return Ok(TotalSet::Refused("7 are sold".into()));
         }
         Ok(TotalSet::Stands)
+    }
+    async fn void(&self, _: &ActivityId, id: RequestId) -> Result<Voided, LedgerError> {
+        self.calls.lock().unwrap().push(format!("void {id}"));
+        self.voided.lock().unwrap().clone().ok_or_else(|| LedgerError("timeout".into()))
     }
     async fn report(&self, _: &ActivityId) -> Result<Option<LedgerReport>, LedgerError> {
         Ok(self.report.lock().unwrap().clone())
@@ -154,6 +160,20 @@ pub fn found(user: &str, state: WinState) -> FoundWin {
     let request_id = RequestId::derive(&"sale".parse().unwrap(), &user, &key);
     let sku = SkuId::new("phone").unwrap();
     let (fingerprint, won_at) = (Fingerprint::of(b"{}"), StoreMs(2_000));
-    let record = WinRecord { user, key, sku, qty: 1, fingerprint, won_at, state, tries: 0, payload: None, reply: None };
+    let record = WinRecord {
+        user,
+        key,
+        sku,
+        qty: 1,
+        fingerprint,
+        won_at,
+        state,
+        tries: 0,
+        first_delivery_at: None,
+        last_word: None,
+        dead_since: None,
+        payload: None,
+        reply: None,
+    };
     FoundWin { request_id, record }
 }

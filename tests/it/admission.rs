@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use seckill_gate::domain::admission::{Attempt, Epoch, Preheated, Recorded, Terms, Verdict};
+use seckill_gate::domain::dead_letters::DeadLetterPolicy;
 use seckill_gate::domain::win::{Cause, Reason, Release};
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, StoreMs, UserId};
 use seckill_gate::gate::activity::{Activity, Admitted, Phase, StoreMetrics, World};
@@ -28,6 +29,7 @@ fn world(redis: &Redis, gate: &str, queue: usize) -> World {
         store_deadline: STORE_DEADLINE,
         queue,
         first_delivery_lease: Duration::from_secs(60),
+        dead_letters: DeadLetterPolicy::default(),
         metrics: Arc::new(StoreMetrics::register(&Metrics::new().unwrap()).unwrap()),
     }
 }

@@ -2,6 +2,7 @@
 //! small shop.
 
 mod http1;
+mod told;
 mod world;
 
 use std::time::{Duration, Instant};

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use seckill_gate::domain::admission::{
     Barred, Change, Claimed, DueWin, Epoch, KnownWin, Operated, Recorded, RunId, Settlement,
 };
+use seckill_gate::domain::dead_letters::Retried;
 use seckill_gate::domain::win::{Release, Step, WinEvent, WinState, transition};
 use seckill_gate::domain::{ActivityId, IdempotencyKey, RequestId, SkuId, StoreMs, UserId};
 use seckill_gate::gate::activity::{Phase, View};
@@ -37,6 +38,7 @@ pub struct State {
     pub wins: BTreeMap<RequestId, KnownWin>,
     pub noted: Vec<(RequestId, Noted)>,
     pub changes: Vec<Change>,
+    pub retried: Vec<RequestId>,
     pub operated: Option<Operated>,
     pub store_lost: bool,
     /// The gate has not seen the activity preheated.
@@ -58,6 +60,7 @@ pub fn view() -> View {
         barred: None,
         paused: false,
         unsettled: 0,
+        dead: 0,
         oldest_unsettled: None,
         winners_known_at: None,
         sold_out_lease_until: None,
@@ -161,5 +164,10 @@ impl Operable for FakeActivity {
         state.changes.push(change);
         state.calls.lock().unwrap().push("store change".into());
         Ok(Ok(state.operated.clone().unwrap_or(Operated::Applied)))
+    }
+    async fn retry(&self, ids: &[RequestId]) -> Guarded<Vec<Retried>> {
+        let mut state = self.state.lock().unwrap();
+        state.retried.extend(ids);
+        Ok(Ok(ids.iter().map(|_| Retried::Due).collect()))
     }
 }

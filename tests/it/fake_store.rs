@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use seckill_gate::domain::admission::*;
-use seckill_gate::domain::stock::Stock;
+use seckill_gate::domain::dead_letters::{DeadCursor, DeadPage, Retried, Retry};
+use seckill_gate::domain::stock::{Stock, WinUnits};
 use seckill_gate::domain::{ActivityId, RequestId, StoreMs, UserId};
 use seckill_gate::gate::store::{AdmissionStore, StoreError};
 
@@ -37,10 +38,8 @@ pub fn terms() -> Terms {
 }
 
 pub fn snapshot(left: i64, held: (u64, i64), accepted: (u64, i64)) -> Snapshot {
-    let stock = Stock { total: 10, left, ..Stock::default() };
-    let units = WinUnits { held, accepted, released: (1, 1) };
-    let skus = vec![("phone".parse().unwrap(), stock, units)];
-    Snapshot { terms: terms(), skus, users_above_limit: Vec::new(), unsettled: held.0 }
+    let stock = Stock { total: 10, left, wins: WinUnits { held, accepted, released: (1, 1) }, ..Stock::default() };
+    Snapshot { terms: terms(), skus: vec![("phone".parse().unwrap(), stock)], unsettled: held.0, dead: 0 }
 }
 
 impl FakeStore {
@@ -79,6 +78,9 @@ impl AdmissionStore for FakeStore {
     async fn operate(&self, _: &ActivityId, _: &Operate) -> Result<Reply<Operated>, StoreError> {
         unreachable!()
     }
+    async fn retry(&self, _: &ActivityId, _: &Retry) -> Result<Reply<Vec<Retried>>, StoreError> {
+        unreachable!()
+    }
     async fn poll(&self, _: &ActivityId, poll: &Poll) -> Result<Polled, StoreError> {
         let state = self.up()?;
         let run = RunId("r".into());
@@ -100,8 +102,9 @@ impl AdmissionStore for FakeStore {
             terms: snapshot.terms.clone(),
             run_id: run.clone(),
             paused: false,
-            stock: snapshot.skus.iter().map(|(sku, stock, _)| (sku.clone(), *stock)).collect(),
+            stock: snapshot.skus.clone(),
             unsettled: 0,
+            dead: 0,
             entries: entries.into_iter().collect(),
             cursor: JournalCursor((at + 1).to_string().into()),
             at_end: at + 1 >= state.wins.len(),
@@ -114,6 +117,14 @@ impl AdmissionStore for FakeStore {
     }
     async fn wins_of(&self, _: &ActivityId, _: &UserId) -> Result<Vec<FoundWin>, StoreError> {
         unreachable!()
+    }
+    async fn dead_letters(&self, _: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError> {
+        let state = self.up()?;
+        let place = |win: &FoundWin| Some(DeadCursor { since: win.record.dead_since?, id: win.request_id });
+        let mut dead: Vec<FoundWin> = state.wins.iter().filter(|win| place(win) > page.after).cloned().collect();
+        dead.sort_by_key(place);
+        dead.truncate(page.limit);
+        Ok(dead)
     }
     async fn snapshot(&self, _: &ActivityId) -> Result<Option<Snapshot>, StoreError> {
         Ok(self.up()?.snapshot.clone())

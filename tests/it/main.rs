@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod admin;
+mod admin_dead_letters;
 mod admin_rig;
 mod admission;
 mod config;
+mod dead_letters;
 mod delivery;
 mod edge;
 mod external;

@@ -2,7 +2,7 @@
 //! generated sequences of operations.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use seckill_gate::domain::admission::{
     PolledActivity, ReleaseWin, RunId, Settle, Settlement, Terms,
 };
 use seckill_gate::domain::backoff::Backoff;
+use seckill_gate::domain::dead_letters::{DeadCursor, DeadLetterPolicy, DeadPage, Retry};
 use seckill_gate::domain::model::Model;
 use seckill_gate::domain::win::{Cause, Reason, Release};
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, SkuId, StoreMs, UserId};
@@ -60,7 +61,9 @@ enum GuardKind {
 #[derive(Debug, Clone)]
 enum Step {
     Admit { attempts: Vec<Try>, lease: Duration },
-    Settle { who: Who, said: u8, pause: Duration },
+    Settle { who: Who, said: u8, pause: Duration, dead_after: Duration },
+    Retry(Vec<Who>),
+    DeadLetters { limit: usize },
     Release { who: Who, cause: Cause, short: bool, delay: Duration },
     Claim { limit: usize, lease: Duration },
     Total { sku: u8, from: i64, to: i64, delay: Duration },
@@ -116,7 +119,10 @@ fn step() -> impl Strategy<Value = Step> {
     let cause = prop_oneof![Just(Cause::Refused), Just(Cause::Void), Just(Cause::Ended)];
     prop_oneof![
         8 => (attempts, now_or_much_later()).prop_map(|(attempts, lease)| Step::Admit { attempts, lease }),
-        5 => (who(), 0..3u8, now_or_much_later()).prop_map(|(who, said, pause)| Step::Settle { who, said, pause }),
+        5 => (who(), 0..3u8, now_or_much_later(), now_or_much_later())
+            .prop_map(|(who, said, pause, dead_after)| Step::Settle { who, said, pause, dead_after }),
+        1 => prop::collection::vec(who(), 1..5).prop_map(Step::Retry),
+        1 => (1..4usize).prop_map(|limit| Step::DeadLetters { limit }),
         4 => (who(), cause, prop::bool::weighted(0.15), now_or_much_later())
             .prop_map(|(who, cause, short, delay)| Step::Release { who, cause, short, delay }),
         3 => (0..5usize, now_or_much_later()).prop_map(|(limit, lease)| Step::Claim { limit, lease }),
@@ -157,6 +163,8 @@ struct Trio {
     sqlite_clock: Arc<AtomicU64>,
     _folder: tempfile::TempDir,
     cases: AtomicU64,
+    /// So that a generator that makes no dead letters is noticed.
+    dead_seen: AtomicUsize,
 }
 
 impl Trio {
@@ -175,7 +183,7 @@ impl Trio {
         .await
         .unwrap();
         let redis = RedisStore::with_scripts(&settings, scripts).unwrap();
-        Trio { redis, sqlite, sqlite_clock, _folder: folder, cases: AtomicU64::new(0) }
+        Trio { redis, sqlite, sqlite_clock, _folder: folder, cases: AtomicU64::new(0), dead_seen: AtomicUsize::new(0) }
     }
 
     /// Runs a case; `Err` tells the first difference.
@@ -187,7 +195,7 @@ impl Trio {
             at.step(*guard, step).await?;
         }
         // The final state, whole.
-        for step in [Step::Snapshot, Step::Poll] {
+        for step in [Step::Snapshot, Step::Poll, Step::DeadLetters { limit: 2 }] {
             at.step(GuardKind::Good, &step).await?;
         }
         let everybody: Vec<Who> = (0..6).flat_map(|user| (0..3).map(move |key| Who { user, key })).collect();
@@ -305,7 +313,7 @@ impl<'a> Run<'a> {
                 let attempts: Vec<Attempt> = attempts.iter().map(|tried| self.attempt(*tried)).collect();
                 agree!(admit, |guard| Batch { guard, first_delivery_lease: *lease, attempts: attempts.clone() });
             }
-            Step::Settle { who, said, pause } => {
+            Step::Settle { who, said, pause, dead_after } => {
                 let reply = Bytes::from(format!("201\n\n\n{{\"by\":{}}}\0", who.user));
                 let settlement = match said {
                     0 => Settlement::Queued { reply },
@@ -313,11 +321,13 @@ impl<'a> Run<'a> {
                     _ => Settlement::Unknown,
                 };
                 let backoff = Backoff { first: *pause, cap: HOUR };
+                let dead_letters = DeadLetterPolicy { after: *dead_after, retry_every: *pause / 2 };
                 agree!(settle, |guard| Settle {
                     guard,
                     request_id: self.id(*who),
                     settlement: settlement.clone(),
-                    backoff
+                    backoff,
+                    dead_letters,
                 });
             }
             Step::Release { who, cause, short, delay } => {
@@ -328,6 +338,22 @@ impl<'a> Run<'a> {
                     ledger_short: *short,
                     returning_delay: *delay,
                 });
+            }
+            Step::Retry(whos) => {
+                let ids: Vec<RequestId> = whos.iter().map(|who| self.id(*who)).collect();
+                agree!(retry, |guard| Retry { guard, ids: ids.clone() });
+            }
+            Step::DeadLetters { limit } => {
+                // Page by page to the end, as an operator reads them.
+                let mut page = DeadPage { after: None, limit: *limit };
+                loop {
+                    let by_model = self.model.lock().unwrap().dead_letters(activity, &page);
+                    prop_assert_eq!(&redis.dead_letters(activity, &page).await.unwrap(), &by_model);
+                    prop_assert_eq!(&sqlite.dead_letters(activity, &page).await.unwrap(), &by_model);
+                    let Some(last) = by_model.last() else { break };
+                    self.trio.dead_seen.fetch_add(by_model.len(), Ordering::Relaxed);
+                    page.after = Some(DeadCursor { since: last.record.dead_since.unwrap(), id: last.request_id });
+                }
             }
             Step::Claim { limit, lease } => {
                 agree!(claim_due, |guard| ClaimDue { guard, limit: *limit, lease: *lease });
@@ -371,9 +397,8 @@ impl<'a> Run<'a> {
             }
             Step::Snapshot => {
                 let by_model = self.model.lock().unwrap().snapshot(activity).unwrap();
-                for (sku, stock, units) in &by_model.skus {
-                    let in_wins = units.held.1 + units.accepted.1;
-                    prop_assert_eq!(stock.units_in_wins(), in_wins, "INV-2 of {} in the model", sku);
+                for (sku, stock) in &by_model.skus {
+                    prop_assert!(stock.adds_up(), "INV-2 of {} in the model: {:?}", sku, stock);
                 }
                 prop_assert_eq!(&redis.snapshot(activity).await.unwrap().unwrap(), &by_model);
                 prop_assert_eq!(&sqlite.snapshot(activity).await.unwrap().unwrap(), &by_model);
@@ -413,7 +438,9 @@ fn run_cases(redis: &Redis, scripts: Scripts, cases: u32) -> Result<(), String> 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let trio = runtime.block_on(Trio::new(redis, scripts));
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
-    runner.run(&case(), |case| runtime.block_on(trio.run(&case))).map_err(|difference| difference.to_string())
+    runner.run(&case(), |case| runtime.block_on(trio.run(&case))).map_err(|difference| difference.to_string())?;
+    assert!(trio.dead_seen.load(Ordering::Relaxed) > cases as usize / 4, "hardly any dead letters were generated");
+    Ok(())
 }
 
 // ------------------------------------------------------------------------------------------------- tests

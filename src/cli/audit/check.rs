@@ -4,7 +4,7 @@
 //! are read before the orders and again after them. What was accepted *before* must have an order; an order must have a
 //! win *after*.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,9 +17,6 @@ pub struct StoreFacts {
     pub per_user_limit: i64,
     /// Stock and units in wins.
     pub skus: Vec<StoreSku>,
-    /// Users above the limit.
-    #[serde(default)]
-    pub users_above_limit: Vec<UserUnits>,
 }
 
 /// One SKU in the store.
@@ -35,14 +32,6 @@ pub struct StoreSku {
     pub accepted: i64,
 }
 
-/// A user and their units.
-#[derive(Debug, Clone, Deserialize)]
-#[allow(missing_docs)]
-pub struct UserUnits {
-    pub user: UserId,
-    pub units: i64,
-}
-
 /// One win.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs)]
@@ -53,6 +42,13 @@ pub struct WinFacts {
     pub qty: i64,
     /// `held`, `accepted` or `released`.
     pub state: String,
+}
+
+impl WinFacts {
+    /// Whether it holds units.
+    fn stands(&self) -> bool {
+        matches!(self.state.as_str(), "held" | "accepted")
+    }
 }
 
 /// The ledger's picture.
@@ -123,7 +119,7 @@ pub fn check(facts: &Facts) -> Vec<Check> {
     vec![
         row("INV-1", "ledger: neither sold nor the units in orders exceed the total", ledger.map(inv_1)),
         row("INV-2", "store: total = left + returning + withheld + held + accepted", Some(inv_2(&facts.store))),
-        row("INV-3", "store: no user above the limit", Some(inv_3_store(&facts.store))),
+        row("INV-3", "store: no user above the limit", Some(inv_3_store(facts))),
         row("INV-3", "ledger: no user above the limit", ledger.map(|l| inv_3_ledger(l, facts.store.per_user_limit))),
         row("INV-4", "every order has its one win", ledger.map(|l| every_order_has_its_win(l, &facts.wins_after))),
         row(
@@ -169,12 +165,17 @@ fn inv_2(store: &StoreFacts) -> Found {
     (store.skus.len(), wrong.collect())
 }
 
-fn inv_3_store(store: &StoreFacts) -> Found {
-    let wrong = store.users_above_limit.iter();
-    (
-        store.skus.len(),
-        wrong.map(|user| format!("{} holds {} of {}", user.user, user.units, store.per_user_limit)).collect(),
-    )
+/// A win that was there at the first reading and still stands at the second stood at the moment between them. Those are
+/// counted: pages of one reading show different moments, between which a user may give a unit back and win another.
+fn inv_3_store(facts: &Facts) -> Found {
+    let limit = facts.store.per_user_limit;
+    let before: BTreeSet<RequestId> = facts.wins_before.iter().map(|win| win.request_id).collect();
+    let mut units: BTreeMap<&UserId, i64> = BTreeMap::new();
+    for win in facts.wins_after.iter().filter(|win| win.stands() && before.contains(&win.request_id)) {
+        *units.entry(&win.user).or_default() += win.qty;
+    }
+    let wrong = units.iter().filter(|(_, units)| **units > limit);
+    (units.len(), wrong.map(|(user, units)| format!("{user} holds {units} of {limit}")).collect())
 }
 
 fn inv_3_ledger(ledger: &LedgerFacts, limit: i64) -> Found {
@@ -188,7 +189,7 @@ fn inv_3_ledger(ledger: &LedgerFacts, limit: i64) -> Found {
 
 fn every_order_has_its_win(ledger: &LedgerFacts, wins: &[WinFacts]) -> Found {
     let wins: BTreeMap<RequestId, &WinFacts> = wins.iter().map(|win| (win.request_id, win)).collect();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut violations = Vec::new();
     let booked = || ledger.orders.iter().filter(|order| order.was_booked());
     for order in booked() {
@@ -209,7 +210,7 @@ fn every_order_has_its_win(ledger: &LedgerFacts, wins: &[WinFacts]) -> Found {
 fn every_win_has_its_order(ledger: &LedgerFacts, wins: &[WinFacts]) -> Found {
     let orders: BTreeMap<RequestId, &OrderFacts> =
         ledger.orders.iter().map(|order| (order.request_id, order)).collect();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut violations = Vec::new();
     for win in wins {
         let id = win.request_id;
@@ -237,6 +238,8 @@ mod tests {
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+    const C: &str = "cccccccccccccccccccccccccccccccc";
 
     fn win(id: &str, user: &str, state: &str) -> WinFacts {
         let (request_id, user) = (id.parse().unwrap(), user.parse().unwrap());
@@ -269,7 +272,6 @@ mod tests {
                     held: 1,
                     accepted: 1,
                 }],
-                users_above_limit: Vec::new(),
             },
         }
     }
@@ -298,8 +300,11 @@ mod tests {
         );
         assert_eq!(broken(|f| f.store.skus[0].left = 1), ["INV-2 phone: total 2 but the parts make 3"]);
         assert_eq!(
-            broken(|f| f.store.users_above_limit.push(UserUnits { user: "u1".parse().unwrap(), units: 2 })),
-            ["INV-3 u1 holds 2 of 1"]
+            broken(|f| {
+                f.wins_before.push(win(C, "u2", "held"));
+                f.wins_after.push(win(C, "u2", "accepted"));
+            }),
+            ["INV-3 u2 holds 2 of 1"]
         );
         assert_eq!(
             broken(|f| ledger(f, |l| l.orders.push(order(B, "u1", "paid")))),
@@ -312,6 +317,19 @@ mod tests {
             [format!("INV-4 {A}: released, but its order stands")]
         );
         assert_eq!(broken(|f| f.wins_before.push(win(B, "u2", "held"))), [format!("INV-4 {B}: two wins")]);
+    }
+
+    #[test]
+    fn a_unit_given_back_and_won_again_between_two_pages_is_no_second_unit() {
+        let second = |before: &[&str], after: &str| {
+            broken(|f| {
+                f.wins_before.extend(before.iter().map(|state| win(C, "u2", state)));
+                f.wins_after.push(win(C, "u2", after));
+            })
+        };
+        assert_eq!(second(&[], "held"), [""; 0], "won after the first reading");
+        assert_eq!(second(&["held"], "released"), [""; 0], "given back before the second");
+        assert_eq!(second(&["held"], "held"), ["INV-3 u2 holds 2 of 1"]);
     }
 
     #[test]

@@ -31,6 +31,10 @@ fn of_orders(orders: &Orders, report: &mut Report<'_>) {
     above_zero(orders.deadline, "/orders/deadline", "`2s`", report);
     at_most(orders.deadline, Span::seconds(60), "60s", "deliveries would pile up", "/orders/deadline", report);
     at_most(orders.answer_within, Span::seconds(60), "60s", "browsers give up", "/orders/answer_within", report);
+    above_zero(orders.dead_after, "/orders/dead_after", "`10m`", report);
+    above_zero(orders.dead_retry_every, "/orders/dead_retry_every", "`60s`", report);
+    let because = "dead letters would outlast a mended order service";
+    at_most(orders.dead_retry_every, Span::seconds(3_600), "1h", because, "/orders/dead_retry_every", report);
     if orders.max_reply.0 == 0 {
         report.at("/orders/max_reply", Problem::TooSmall { value: "0".into(), limit: "`1B`".into() });
     } else if orders.max_reply > ByteSize(1 << 20) {

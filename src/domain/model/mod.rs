@@ -5,14 +5,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::admission::{
-    ActivityState, Attempt, Barred, Batch, Change, ClaimDue, Claimed, DueWin, Epoch, Facts, FoundWin, Guard,
-    JournalCursor, JournalEntry, JournalOp, Operate, Operated, Poll, Polled, PolledActivity, Preheated, Recorded,
-    ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Terms, Verdict, WinRecord, WinUnits, judge,
+    ActivityState, Attempt, Barred, Batch, Change, ClaimDue, Claimed, Epoch, Facts, FoundWin, Guard, JournalCursor,
+    JournalEntry, JournalOp, Operate, Operated, Poll, Polled, PolledActivity, Preheated, Recorded, ReleaseWin, Reply,
+    RunId, Settle, Snapshot, Terms, Verdict, WinRecord, judge,
 };
+use super::dead_letters::{DeadCursor, DeadPage, Retried, Retry};
 use super::ids::{ActivityId, GateId, RequestId, SkuId, UserId};
-use super::stock::Stock;
+use super::stock::{Stock, WinUnits};
 use super::time::StoreMs;
-use super::win::{Step, WinEvent, WinState, transition};
+use super::win::WinState;
+
+mod outbox;
 
 /// One store server with its activities.
 #[derive(Debug, Clone)]
@@ -32,6 +35,8 @@ struct Stored {
     wins: HashMap<RequestId, WinRecord>,
     /// Deliveries, by when they are due. Ties go by the id's hex digits, as in a Redis sorted set.
     due: BTreeSet<(StoreMs, String)>,
+    /// Dead letters, by when they were marked; ties go by the id.
+    dead: BTreeSet<DeadCursor>,
     /// Units on their way back: when, which entry (its text is a Redis member), how many of what.
     returning: BTreeSet<(StoreMs, String, SkuId, i64)>,
     returning_entries: u64,
@@ -69,6 +74,7 @@ impl Model {
             buyers: HashMap::new(),
             wins: HashMap::new(),
             due: BTreeSet::new(),
+            dead: BTreeSet::new(),
             returning: BTreeSet::new(),
             returning_entries: 0,
             journal: vec![JournalEntry { at: now, op: JournalOp::Preheated }],
@@ -116,6 +122,20 @@ impl Model {
         Reply { now, outcome }
     }
 
+    /// Makes wins due now.
+    pub fn retry(&mut self, now: StoreMs, activity: &ActivityId, retry: &Retry) -> Reply<Vec<Retried>> {
+        let outcome = self.changeable(now, activity, &retry.guard).map(|stored| stored.retry(now, &retry.ids));
+        Reply { now, outcome }
+    }
+
+    /// One page of the dead letters.
+    pub fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Vec<FoundWin> {
+        let Some(stored) = self.activities.get(activity) else { return Vec::new() };
+        let after = stored.dead.iter().filter(|cursor| page.after.is_none_or(|after| **cursor > after));
+        let listed = |found: FoundWin| FoundWin { record: WinRecord { reply: None, ..found.record }, ..found };
+        after.take(page.limit).filter_map(|cursor| stored.found(&cursor.id).map(listed)).collect()
+    }
+
     /// Tells how the activity stands.
     pub fn poll(&mut self, now: StoreMs, activity: &ActivityId, poll: &Poll) -> Polled {
         let server_run = self.run_id.clone();
@@ -133,6 +153,7 @@ impl Model {
             paused: stored.paused,
             stock: stored.stock_in_order(),
             unsettled: stored.due.len() as u64,
+            dead: stored.dead.len() as u64,
             entries: stored.journal[from..to].to_vec(),
             cursor: JournalCursor(to.to_string().into()),
             at_end: to == stored.journal.len(),
@@ -156,34 +177,11 @@ impl Model {
     /// One picture for audits.
     pub fn snapshot(&self, activity: &ActivityId) -> Option<Snapshot> {
         let stored = self.activities.get(activity)?;
-        let mut units: BTreeMap<&SkuId, WinUnits> = BTreeMap::new();
-        for win in stored.wins.values() {
-            let units = units.entry(&win.sku).or_default();
-            let (wins, sum) = match win.state {
-                WinState::Held => &mut units.held,
-                WinState::Accepted => &mut units.accepted,
-                WinState::Released(_) => &mut units.released,
-            };
-            *wins += 1;
-            *sum += i64::from(win.qty);
-        }
-        let skus = stored.stock_in_order().into_iter().map(|(sku, stock)| {
-            let units = units.get(&sku).copied().unwrap_or_default();
-            (sku, stock, units)
-        });
-        let mut users_above_limit: Vec<(UserId, u32)> = stored
-            .buyers
-            .iter()
-            .filter(|(_, buyer)| buyer.units > stored.terms.per_user_limit)
-            .map(|(user, buyer)| (user.clone(), buyer.units))
-            .collect();
-        users_above_limit.sort();
-        users_above_limit.truncate(100);
         Some(Snapshot {
-            skus: skus.collect(),
             terms: stored.present_terms(),
-            users_above_limit,
+            skus: stored.stock_in_order(),
             unsettled: stored.due.len() as u64,
+            dead: stored.dead.len() as u64,
         })
     }
 
@@ -223,8 +221,16 @@ impl Stored {
         Terms { skus: skus.collect(), ..self.terms.clone() }
     }
 
+    /// The sums of wins are counted here, from the wins: so the stores' running sums are checked against something.
     fn stock_in_order(&self) -> Vec<(SkuId, Stock)> {
-        let stock = |sku| self.stock.get(sku).copied().unwrap_or_default();
+        let mut sums: HashMap<&SkuId, WinUnits> = HashMap::new();
+        for win in self.wins.values() {
+            sums.entry(&win.sku).or_default().record(None, &win.state, i64::from(win.qty));
+        }
+        let stock = |sku| Stock {
+            wins: sums.get(sku).copied().unwrap_or_default(),
+            ..self.stock.get(sku).copied().unwrap_or_default()
+        };
         self.terms.skus.iter().map(|(sku, _)| (sku.clone(), stock(sku))).collect()
     }
 
@@ -265,6 +271,9 @@ impl Stored {
             won_at: now,
             state: WinState::Held,
             tries: 0,
+            first_delivery_at: None,
+            last_word: None,
+            dead_since: None,
             payload: Some(attempt.payload.clone()),
             reply: None,
         };
@@ -279,73 +288,6 @@ impl Stored {
                 qty: attempt.qty,
             },
         );
-    }
-
-    fn undue(&mut self, id: &RequestId) {
-        let member = id.to_string();
-        self.due.retain(|(_, other)| *other != member);
-    }
-
-    fn settle(&mut self, now: StoreMs, settle: &Settle) -> Recorded {
-        let id = settle.request_id;
-        let Some(win) = self.wins.get_mut(&id) else { return Recorded::UnknownWin };
-        let event = match settle.settlement {
-            Settlement::Queued { .. } => WinEvent::Queued,
-            Settlement::Booked { .. } => WinEvent::Booked,
-            Settlement::Unknown => WinEvent::Unknown,
-        };
-        let step = transition(&win.state, event);
-        match (&settle.settlement, step) {
-            (Settlement::Booked { reply }, Step::Accept) => {
-                win.state = WinState::Accepted;
-                win.reply = Some(reply.clone());
-                win.payload = None;
-                let known = win.known();
-                self.undue(&id);
-                self.note(now, JournalOp::Booked { request_id: id });
-                Recorded::Applied(known)
-            }
-            (settlement, Step::KeepReplyAndRetry | Step::Retry) => {
-                if let Settlement::Queued { reply } = settlement {
-                    win.reply.get_or_insert_with(|| reply.clone());
-                }
-                let due = now.after(settle.backoff.pause(win.tries));
-                win.tries += 1;
-                let known = win.known();
-                self.undue(&id);
-                self.due.insert((due, id.to_string()));
-                Recorded::Applied(known)
-            }
-            (_, Step::Conflict) => Recorded::Conflict(win.known()),
-            _ => Recorded::Already(win.known()),
-        }
-    }
-
-    fn release(&mut self, now: StoreMs, release: &ReleaseWin) -> Recorded {
-        let id = release.request_id;
-        let Some(win) = self.wins.get_mut(&id) else { return Recorded::UnknownWin };
-        match transition(&win.state, WinEvent::Ended(release.release.cause)) {
-            Step::Release => {}
-            Step::Conflict => return Recorded::Conflict(win.known()),
-            _ => return Recorded::Already(win.known()),
-        }
-        win.state = WinState::Released(release.release.clone());
-        win.payload = None;
-        let (known, user, sku, qty) = (win.known(), win.user.clone(), win.sku.clone(), win.qty);
-        let units = i64::from(qty);
-        self.undue(&id);
-        if self.terms.rebuy_after_release
-            && let Some(buyer) = self.buyers.get_mut(&user)
-        {
-            buyer.units = buyer.units.saturating_sub(qty);
-        }
-        self.note(now, JournalOp::Released { request_id: id, sku: sku.clone(), qty });
-        if release.ledger_short {
-            self.keep_back(now, &sku, units);
-        } else {
-            self.give_back(now.after(release.returning_delay), &sku, units);
-        }
-        Recorded::Applied(known)
     }
 
     /// Puts units on their way to `left`.
@@ -368,39 +310,6 @@ impl Stored {
             stock.stopped = true;
             self.note(now, JournalOp::Stopped { sku: sku.clone(), stopped: true });
         }
-    }
-
-    fn claim_due(&mut self, now: StoreMs, claim: &ClaimDue) -> Claimed {
-        let mut claimed = Claimed::default();
-        let back: Vec<_> = self.returning.iter().take_while(|(at, ..)| *at <= now).cloned().collect();
-        for entry in back {
-            self.returning.remove(&entry);
-            let (_, _, sku, qty) = entry;
-            if let Some(stock) = self.stock.get_mut(&sku) {
-                stock.returning -= qty;
-                stock.left += qty;
-            }
-            self.note(now, JournalOp::OnSale { sku: sku.clone(), qty });
-            claimed.on_sale.push((sku, qty));
-        }
-        let due: Vec<_> = self.due.iter().take_while(|(at, _)| *at <= now).take(claim.limit).cloned().collect();
-        for entry in due {
-            self.due.remove(&entry);
-            let (_, member) = entry;
-            let Ok(request_id) = member.parse::<RequestId>() else { continue };
-            self.due.insert((now.after(claim.lease), member));
-            let Some(win) = self.wins.get(&request_id) else { continue };
-            claimed.wins.push(DueWin {
-                request_id,
-                user: win.user.clone(),
-                sku: win.sku.clone(),
-                qty: win.qty,
-                won_at: win.won_at,
-                tries: win.tries,
-                payload: win.payload.clone().unwrap_or_default(),
-            });
-        }
-        claimed
     }
 
     fn operate(&mut self, now: StoreMs, change: &Change) -> Operated {

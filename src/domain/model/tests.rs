@@ -1,8 +1,9 @@
 //! The rules that every store must keep, shown on the model.
 
 use super::*;
-use crate::domain::admission::KnownWin;
+use crate::domain::admission::{KnownWin, Settlement};
 use crate::domain::backoff::Backoff;
+use crate::domain::dead_letters::DeadLetterPolicy;
 use crate::domain::ids::{Fingerprint, IdempotencyKey};
 use crate::domain::win::{Cause, Reason, Release};
 use bytes::Bytes;
@@ -109,6 +110,7 @@ fn the_reply_that_was_booked_is_kept_for_ever() {
         request_id: attempt("u", "k").request_id,
         settlement: Settlement::Booked { reply: Bytes::from_static(b"first") },
         backoff: Backoff { first: Duration::from_millis(300), cap: Duration::from_secs(5) },
+        dead_letters: DeadLetterPolicy::default(),
     };
     let known = KnownWin { state: WinState::Accepted, won_at: NOW, reply: Some(Bytes::from_static(b"first")) };
     assert_eq!(model.settle(NOW, &sale(), &settle).outcome, Ok(Recorded::Applied(known.clone())));

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
-use crate::domain::ActivityId;
-use crate::domain::admission::{Barred, Snapshot, WinUnits};
-use crate::domain::stock::Stock;
+use crate::domain::admission::{Barred, Snapshot};
+use crate::domain::stock::{Stock, WinUnits};
+use crate::domain::{ActivityId, SkuId};
 
 fn barred_name(barred: Barred) -> &'static str {
     match barred {
@@ -45,7 +45,7 @@ pub async fn show(State(world): State<Arc<AdminWorld>>, Path(name): Path<String>
 fn brief(world: &AdminWorld, id: &ActivityId, managed: &Managed) -> Value {
     let now = world.clock.now().store;
     let view = managed.activity.view();
-    json!({
+    let mut shown = json!({
         "activity": id,
         "phase": managed.activity.phase(now).as_str(),
         "preheated": view.epoch().is_some(),
@@ -59,51 +59,36 @@ fn brief(world: &AdminWorld, id: &ActivityId, managed: &Managed) -> Value {
         "unsettled": view.unsettled,
         "oldest_unsettled_age_ms": view.oldest_unsettled.map(|won| now.0.saturating_sub(won.0)),
         "gates": world.gates,
-        "skus": view.stock.iter().map(|(sku, stock)| json!({
-            "sku": sku, "total": stock.total, "left": stock.left, "returning": stock.returning,
-            "withheld": stock.withheld, "stopped": stock.stopped,
-        })).collect::<Vec<_>>(),
-    })
+        "dead_letters": view.dead,
+    });
+    add_stock(&mut shown, &view.stock);
+    shown
 }
 
 fn add_snapshot(shown: &mut Value, snapshot: &Snapshot) {
-    let mut wins = WinUnits::default();
-    let mut adds_up = true;
-    let skus: Vec<Value> = snapshot
-        .skus
-        .iter()
-        .map(|(sku, stock, units)| {
-            for (sum, part) in [
-                (&mut wins.held, units.held),
-                (&mut wins.accepted, units.accepted),
-                (&mut wins.released, units.released),
-            ] {
-                *sum = (sum.0 + part.0, sum.1 + part.1);
-            }
-            let sku_adds_up = sum_holds(stock, units);
-            adds_up &= sku_adds_up;
-            json!({
-                "sku": sku, "total": stock.total, "left": stock.left, "returning": stock.returning,
-                "withheld": stock.withheld, "held": units.held.1, "accepted": units.accepted.1,
-                "released": units.released.1, "stopped": stock.stopped, "adds_up": sku_adds_up,
-            })
-        })
-        .collect();
-    let above: Vec<Value> =
-        snapshot.users_above_limit.iter().map(|(user, units)| json!({ "user": user, "units": units })).collect();
     shown["preheated"] = true.into();
     shown["epoch"] = snapshot.terms.epoch.0.into();
     shown["starts_at_ms"] = snapshot.terms.starts_at.0.into();
     shown["ends_at_ms"] = snapshot.terms.ends_at.0.into();
     shown["per_user_limit"] = snapshot.terms.per_user_limit.into();
     shown["unsettled"] = snapshot.unsettled.into();
-    shown["skus"] = skus.into();
-    shown["wins"] = json!({ "held": wins.held.0, "accepted": wins.accepted.0, "released": wins.released.0 });
-    shown["invariants"] = json!({ "INV-2": adds_up, "INV-3": above.is_empty() });
-    shown["users_above_limit"] = above.into();
+    shown["dead_letters"] = snapshot.dead.into();
+    add_stock(shown, &snapshot.skus);
 }
 
-/// INV-2: total = left + returning + withheld + units of held and accepted wins.
-pub fn sum_holds(stock: &Stock, units: &WinUnits) -> bool {
-    stock.units_in_wins() == units.held.1 + units.accepted.1
+/// Stock per SKU as a sum, its wins, and whether the sums add up.
+fn add_stock(shown: &mut Value, skus: &[(SkuId, Stock)]) {
+    let count = |of: fn(&WinUnits) -> (u64, i64)| skus.iter().map(|(_, stock)| of(&stock.wins).0).sum::<u64>();
+    shown["wins"] = json!({
+        "held": count(|wins| wins.held), "accepted": count(|wins| wins.accepted), "released": count(|wins| wins.released),
+    });
+    shown["invariants"] = json!({ "INV-2": skus.iter().all(|(_, stock)| stock.adds_up()) });
+    let skus = skus.iter().map(|(sku, stock)| {
+        json!({
+            "sku": sku, "total": stock.total, "left": stock.left, "returning": stock.returning,
+            "withheld": stock.withheld, "held": stock.wins.held.1, "accepted": stock.wins.accepted.1,
+            "released": stock.wins.released.1, "stopped": stock.stopped, "adds_up": stock.adds_up(),
+        })
+    });
+    shown["skus"] = skus.collect();
 }

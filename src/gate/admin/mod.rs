@@ -1,5 +1,5 @@
-//! The admin listener: who may change what, and every operator's change. Places for dead letters, win log, rebuild and
-//! reload are files beside these.
+//! The admin listener: who may change what, and every operator's change. Places for win log, rebuild and reload are files
+//! beside these.
 //!
 //! [`auth`] lets requests in, [`world`] is what they act on, [`problem`] how they fail; the rest are the routes.
 
@@ -7,6 +7,7 @@ mod activities;
 pub mod auth;
 mod body;
 mod changes;
+mod dead_letters;
 pub mod health;
 mod preheat;
 mod problem;
@@ -38,6 +39,10 @@ pub fn router(world: Arc<AdminWorld>, auth: AdminAuth) -> Router {
         .route("/admin/activities/{id}/start-sku", post(changes::start_sku))
         .route("/admin/activities/{id}/totals", post(totals::set_total))
         .route("/admin/activities/{id}/releases", post(releases::release))
+        .route("/admin/activities/{id}/dead-letters", get(dead_letters::page))
+        .route("/admin/activities/{id}/dead-letters/retry-all", post(dead_letters::retry_all))
+        .route("/admin/activities/{id}/dead-letters/{request_id}/retry", post(dead_letters::retry))
+        .route("/admin/activities/{id}/dead-letters/{request_id}/release", post(dead_letters::release))
         .fallback(|| async { Problem::not_found("NOT_FOUND", "no such route") })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(axum::middleware::from_fn_with_state(Arc::new(auth), auth::guard));

@@ -58,7 +58,7 @@ async fn apply(
     }
     let done = |name| Ok(Outcome { name, dry_run: false });
     match managed.activity.release(request_id, Release { cause, reason }).await?? {
-        Recorded::Applied(_) => done("applied"),
+        Recorded::Applied(_) | Recorded::MarkedDead { .. } => done("applied"),
         Recorded::Already(_) => done("already"),
         Recorded::Conflict(known) => {
             tracing::error!(activity = %id, %request_id, state = ?known.state, "CONFLICT: a release contradicts the win");
@@ -73,6 +73,6 @@ fn cause_of(reason: &Reason) -> Cause {
     if reason.as_str() == Cause::Void.as_str() { Cause::Void } else { Cause::Ended }
 }
 
-fn conflict() -> Problem {
+pub(super) fn conflict() -> Problem {
     Problem::conflict("CONFLICT", "the win's record contradicts this, and stands")
 }

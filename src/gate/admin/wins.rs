@@ -88,6 +88,7 @@ fn shown(win: &FoundWin) -> Value {
     json!({
         "request_id": win.request_id, "user": record.user, "key": record.key, "sku": record.sku, "qty": record.qty,
         "won_at_ms": record.won_at.0, "state": state, "cause": cause, "reason": reason, "tries": record.tries,
-        "reply_status": status,
+        "first_delivery_at_ms": record.first_delivery_at.map(|at| at.0),
+        "dead_since_ms": record.dead_since.map(|at| at.0), "reply_status": status,
     })
 }

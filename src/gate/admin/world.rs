@@ -9,7 +9,8 @@ use async_trait::async_trait;
 
 use super::problem::Problem;
 use crate::domain::admission::{ActivityState, Change, JournalCursor, Operated, Poll, PolledActivity, Terms};
-use crate::domain::{ActivityId, GateId, StoreMs};
+use crate::domain::dead_letters::Retried;
+use crate::domain::{ActivityId, GateId, RequestId, StoreMs};
 use crate::gate::activity::{Activity, Phase};
 use crate::gate::delivery::outbox::{Guarded, Outbox};
 use crate::gate::ledger::LedgerAccess;
@@ -24,6 +25,8 @@ pub trait Operable: Outbox {
     fn phase(&self, now: StoreMs) -> Phase;
     /// Makes an operator's change.
     async fn operate(&self, change: Change) -> Guarded<Operated>;
+    /// Makes wins due for delivery now.
+    async fn retry(&self, ids: &[RequestId]) -> Guarded<Vec<Retried>>;
 }
 
 #[async_trait]
@@ -33,6 +36,9 @@ impl Operable for Activity {
     }
     async fn operate(&self, change: Change) -> Guarded<Operated> {
         Activity::operate(self, change).await
+    }
+    async fn retry(&self, ids: &[RequestId]) -> Guarded<Vec<Retried>> {
+        Activity::retry(self, ids).await
     }
 }
 

@@ -195,6 +195,10 @@ impl Inner {
                 }
                 state => tracing::debug!(%activity, request_id = %id, word, ?state, "recorded"),
             },
+            Ok(Ok(Recorded::MarkedDead { tries, age, .. })) => {
+                tracing::error!(%activity, request_id = %id, tries, age_seconds = age.as_secs(), last_word = word,
+                    "DEAD LETTER: no final word of the order service for too long; delivered on slowly");
+            }
             Ok(Ok(Recorded::Already(_))) => {}
             Ok(Ok(Recorded::Conflict(known))) => {
                 self.metrics.conflicts.with_label_values(&[activity.as_str()]).inc();
@@ -239,7 +243,12 @@ impl Drop for UnderWay<'_> {
 /// What may be told: only what the store recorded.
 fn told(recorded: &Guarded<Recorded>) -> Told {
     match recorded {
-        Ok(Ok(Recorded::Applied(known) | Recorded::Already(known) | Recorded::Conflict(known))) => Told::of(known),
+        Ok(Ok(
+            Recorded::Applied(known)
+            | Recorded::MarkedDead { known, .. }
+            | Recorded::Already(known)
+            | Recorded::Conflict(known),
+        )) => Told::of(known),
         Ok(Ok(Recorded::UnknownWin) | Err(_)) | Err(_) => Told::Queued,
     }
 }

@@ -92,8 +92,8 @@ pub fn judge_reply(status: StatusCode, headers: &HeaderMap, body: ReplyBody, rul
         ReplyBody::TooLong => Bytes::new(),
         ReplyBody::Cut => return Word::Unknown(Why::Broken),
     };
-    match cause_named(headers) {
-        Ok(Some(cause)) => return Word::Ended(Release { cause, reason: reason_named(headers) }),
+    match ended_by_name(headers) {
+        Ok(Some(release)) => return Word::Ended(release),
         Ok(None) => {}
         Err(why) => return Word::Unknown(why),
     }
@@ -118,6 +118,11 @@ pub fn judge_reply(status: StatusCode, headers: &HeaderMap, body: ReplyBody, rul
         return Word::Queued(reply(body));
     }
     Word::Unknown(Why::Status(code))
+}
+
+/// Whether a reply refuses or ends the order by name, whatever its status.
+pub fn ended_by_name(headers: &HeaderMap) -> Result<Option<Release>, Why> {
+    Ok(cause_named(headers)?.map(|cause| Release { cause, reason: reason_named(headers) }))
 }
 
 fn cause_named(headers: &HeaderMap) -> Result<Option<Cause>, Why> {

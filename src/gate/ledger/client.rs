@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::StatusCode;
-use reqwest::{Client, Method, Url, redirect};
+use reqwest::{Client, Method, Url};
 use serde_json::{Value, json};
 
+use super::void::{VoidClient, Voided, http_client, read_json, told};
 use super::{LedgerAccess, LedgerError, LedgerReport, Registered, Registration, TotalSet};
-use crate::domain::{ActivityId, SkuId};
-
-/// Longest reply that is read, bytes.
-const MAX_REPLY: usize = 4 << 20;
+use crate::domain::{ActivityId, RequestId, SkuId};
 
 /// The order service's API, with its bearer token.
 #[derive(Clone)]
@@ -19,6 +17,7 @@ pub struct LedgerClient {
     http: Client,
     base: Url,
     token: String,
+    void: VoidClient,
 }
 
 impl std::fmt::Debug for LedgerClient {
@@ -31,18 +30,11 @@ impl LedgerClient {
     /// A client; `orders_url` is where winners are posted, the API lies beside it. Fails on an address without a path to
     /// replace, or if TLS cannot be set up.
     pub fn new(orders_url: &Url, token: String, deadline: Duration) -> Result<LedgerClient, LedgerError> {
-        let http = Client::builder()
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .http1_only()
-            .pool_idle_timeout(Duration::from_secs(4))
-            .timeout(deadline)
-            .build()
-            .map_err(|error| LedgerError(error.to_string()))?;
+        let void = VoidClient::new(orders_url, Some(token.clone()), deadline)?;
         let mut base = orders_url.clone();
         base.set_query(None);
         base.path_segments_mut().map_err(|()| LedgerError(format!("{orders_url} has no path")))?.pop();
-        Ok(LedgerClient { http, base, token })
+        Ok(LedgerClient { http: http_client(deadline)?, base, token, void })
     }
 
     /// One call: the status, and the JSON it came with (`null` if it was none).
@@ -62,17 +54,9 @@ impl LedgerClient {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let told = |error: reqwest::Error| LedgerError(format!("{:#}", anyhow::Error::new(error.without_url())));
-        let mut response = request.send().await.map_err(told)?;
+        let response = request.send().await.map_err(told)?;
         let status = response.status();
-        let mut text = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(told)? {
-            if text.len() + chunk.len() > MAX_REPLY {
-                return Err(LedgerError(format!("a reply above {MAX_REPLY} bytes")));
-            }
-            text.extend_from_slice(&chunk);
-        }
-        Ok((status, serde_json::from_slice(&text).unwrap_or(Value::Null)))
+        Ok((status, read_json(response).await?))
     }
 }
 
@@ -112,6 +96,10 @@ impl LedgerAccess for LedgerClient {
             (StatusCode::CONFLICT | StatusCode::NOT_FOUND, body) => Ok(TotalSet::Refused(detail(&body))),
             (status, body) => Err(unexpected(status, &body)),
         }
+    }
+
+    async fn void(&self, activity: &ActivityId, id: RequestId) -> Result<Voided, LedgerError> {
+        self.void.void(activity, id).await
     }
 
     async fn report(&self, activity: &ActivityId) -> Result<Option<LedgerReport>, LedgerError> {

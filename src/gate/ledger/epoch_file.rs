@@ -15,9 +15,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{LedgerAccess, LedgerError, LedgerReport, Registered, Registration, TotalSet};
+use super::{LedgerAccess, LedgerError, LedgerReport, Registered, Registration, TotalSet, VoidClient, Voided};
 use crate::domain::admission::Epoch;
-use crate::domain::{ActivityId, SkuId};
+use crate::domain::{ActivityId, RequestId, SkuId};
 use crate::platform::clock::monotonic;
 
 /// How long a call waits for its turn.
@@ -28,6 +28,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct EpochFile {
     path: PathBuf,
+    void: VoidClient,
 }
 
 /// Why the file was not read or written. Nothing is ever guessed instead.
@@ -59,9 +60,9 @@ struct Entry {
 }
 
 impl EpochFile {
-    /// The file at `path`; it is created with the first entry.
-    pub fn new(path: PathBuf) -> EpochFile {
-        EpochFile { path }
+    /// The file at `path`; it is created with the first entry. `void` reaches the shop's order service.
+    pub fn new(path: PathBuf, void: VoidClient) -> EpochFile {
+        EpochFile { path, void }
     }
 
     /// Reads, changes and (if `change` says so) writes, off the async threads.
@@ -166,6 +167,10 @@ impl LedgerAccess for EpochFile {
         .await
     }
 
+    async fn void(&self, activity: &ActivityId, id: RequestId) -> Result<Voided, LedgerError> {
+        self.void.void(activity, id).await
+    }
+
     async fn report(&self, activity: &ActivityId) -> Result<Option<LedgerReport>, LedgerError> {
         let activity = activity.clone();
         self.with(move |contents| {
@@ -184,6 +189,11 @@ impl LedgerAccess for EpochFile {
 mod tests {
     use super::*;
 
+    fn at(path: &Path) -> EpochFile {
+        let url = "http://127.0.0.1:1/orders".parse().unwrap();
+        EpochFile::new(path.to_owned(), VoidClient::new(&url, None, Duration::from_secs(1)).unwrap())
+    }
+
     fn terms(stock: i64) -> Registration {
         let skus = BTreeMap::from([("phone".parse().unwrap(), stock)]);
         Registration { per_user_limit: 1, rebuy_after_release: true, payment_deadline_ms: 1, skus }
@@ -194,10 +204,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new").join("epochs.json");
         let (sale, phone) = ("sale".parse().unwrap(), "phone".parse().unwrap());
-        let file = EpochFile::new(path.clone());
+        let file = at(&path);
         assert_eq!(file.report(&sale).await, Ok(None));
         assert_eq!(file.register(&sale, &terms(5)).await, Ok(Registered::Stands));
-        let file = EpochFile::new(path.clone());
+        let file = at(&path);
         assert_eq!(file.report(&sale).await.unwrap().unwrap().epoch, Epoch(1));
         assert_eq!(file.register(&sale, &terms(5)).await, Ok(Registered::Conflict), "registered once");
         assert_eq!(file.set_total(&sale, &phone, 5, 6).await, Ok(TotalSet::Stands));
@@ -209,7 +219,7 @@ mod tests {
     async fn what_cannot_be_read_is_named_and_never_taken_for_empty() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("epochs.json");
-        let (sale, file) = ("sale".parse().unwrap(), EpochFile::new(path.clone()));
+        let (sale, file) = ("sale".parse().unwrap(), at(&path));
         for broken in ["", "{", "{}", "[]", r#"{"activities":{"sale":{"epoch":1}}}"#, r#"{"activities":{},"more":1}"#] {
             fs::write(&path, broken).unwrap();
             let told = file.register(&sale, &terms(6)).await.unwrap_err().to_string();
@@ -225,7 +235,7 @@ mod tests {
         let path = folder.path().join("epochs.json");
         // A lock belongs to an open file, so each of these is as good as a process.
         let register = |n: usize| {
-            let (file, sale) = (EpochFile::new(path.clone()), format!("sale-{}", n % 5).parse().unwrap());
+            let (file, sale) = (at(&path), format!("sale-{}", n % 5).parse().unwrap());
             tokio::spawn(async move { file.register(&sale, &terms(5)).await.unwrap() })
         };
         let outcomes = futures::future::join_all((0..40).map(register)).await;
@@ -241,7 +251,7 @@ mod tests {
         let path = folder.path().join("epochs.json");
         fs::write(beside(&path, ".lock"), "").unwrap();
         fs::write(beside(&path, ".next"), "{\"activities\":").unwrap();
-        let (sale, file) = ("sale".parse().unwrap(), EpochFile::new(path));
+        let (sale, file) = ("sale".parse().unwrap(), at(&path));
         assert_eq!(file.register(&sale, &terms(5)).await, Ok(Registered::Stands));
         assert!(file.report(&sale).await.unwrap().is_some());
     }

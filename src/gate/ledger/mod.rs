@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod epoch_file;
+pub mod void;
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::admission::{Epoch, Terms};
 use crate::domain::time::millis;
-use crate::domain::{ActivityId, SkuId};
+use crate::domain::{ActivityId, RequestId, SkuId};
+pub use void::{VoidClient, Voided};
 
 /// What is registered, in the order service's words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +95,8 @@ pub trait LedgerAccess: Send + Sync + 'static {
     async fn register(&self, activity: &ActivityId, terms: &Registration) -> Result<Registered, LedgerError>;
     /// Sets a total from a known value to a new one; not below what is sold.
     async fn set_total(&self, activity: &ActivityId, sku: &SkuId, from: i64, to: i64) -> Result<TotalSet, LedgerError>;
+    /// Asks the order service to promise that no order ever comes of this id.
+    async fn void(&self, activity: &ActivityId, id: RequestId) -> Result<Voided, LedgerError>;
     /// What is known of an activity; `None` if it is not registered.
     async fn report(&self, activity: &ActivityId) -> Result<Option<LedgerReport>, LedgerError>;
 }

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{self, Loaded};
 use crate::domain::ActivityId;
 use crate::domain::admission::Epoch;
+use crate::domain::dead_letters::DeadLetterPolicy;
 use crate::gate::activity::{Activity, StoreMetrics, World};
 use crate::gate::adapter::{Listener, ListenerLimits, Shop};
 use crate::gate::admin::{self, AdminWorld, Managed};
@@ -87,6 +88,10 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
         store_deadline: store.deadline,
         queue: store.queue,
         first_delivery_lease: courier.lease(),
+        dead_letters: DeadLetterPolicy {
+            after: config.orders.dead_after.0,
+            retry_every: config.orders.dead_retry_every.0,
+        },
         metrics: Arc::new(StoreMetrics::register(&registry)?),
     };
     let activities: BTreeMap<ActivityId, Arc<Activity>> = config

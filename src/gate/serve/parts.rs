@@ -25,9 +25,9 @@ use crate::gate::delivery::ticket::TicketSigner;
 use crate::gate::delivery::word::ReplyRules;
 use crate::gate::edge::{Entry, Offer, Sale};
 use crate::gate::identity::{Identity, IdentityParts, UserKey};
-use crate::gate::ledger::LedgerAccess;
 use crate::gate::ledger::client::LedgerClient;
 use crate::gate::ledger::epoch_file::EpochFile;
+use crate::gate::ledger::{LedgerAccess, VoidClient};
 use crate::gate::limits::Limits;
 use crate::gate::metrics::Metrics as EdgeMetrics;
 use crate::gate::pages::{Page, PageText};
@@ -62,15 +62,20 @@ pub fn courier(loaded: &Loaded, registry: &Metrics) -> anyhow::Result<(Courier, 
 /// Where sales are registered.
 pub fn ledger(loaded: &Loaded) -> anyhow::Result<Arc<dyn LedgerAccess>> {
     let orders = &loaded.config.orders;
-    match orders.kind {
+    let url = Url::parse(&orders.url).context("orders.url")?;
+    let token = match &orders.api_token {
+        Some(source) => Some(loaded.secret(source).context("orders.api_token")?.expose_text()?.to_owned()),
+        None => None,
+    };
+    Ok(match orders.kind {
         OrdersKind::Internal => {
-            let source = orders.api_token.as_ref().context("orders.api_token is missing")?;
-            let token = loaded.secret(source).context("orders.api_token")?.expose_text()?.to_owned();
-            let url = Url::parse(&orders.url).context("orders.url")?;
-            Ok(Arc::new(LedgerClient::new(&url, token, LEDGER_DEADLINE)?))
+            Arc::new(LedgerClient::new(&url, token.context("orders.api_token is missing")?, LEDGER_DEADLINE)?)
         }
-        OrdersKind::External => Ok(Arc::new(EpochFile::new(loaded.resolve(&orders.epoch_file)))),
-    }
+        OrdersKind::External => {
+            let void = VoidClient::new(&url, token, LEDGER_DEADLINE)?;
+            Arc::new(EpochFile::new(loaded.resolve(&orders.epoch_file), void))
+        }
+    })
 }
 
 /// The guard of the admin listener.

@@ -9,6 +9,7 @@ use crate::domain::admission::{
     Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheated, Recorded, ReleaseWin, Reply,
     Settle, Snapshot, Terms, Verdict,
 };
+use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::{ActivityId, RequestId, StoreMs, UserId};
 
 /// Why a call to the store gave no answer.
@@ -41,6 +42,9 @@ pub trait AdmissionStore: Send + Sync + 'static {
     /// Leases overdue deliveries and puts returned units on sale.
     async fn claim_due(&self, activity: &ActivityId, claim: &ClaimDue) -> Result<Reply<Claimed>, StoreError>;
 
+    /// Makes wins that wait for the order service due now; one answer per id, in order.
+    async fn retry(&self, activity: &ActivityId, retry: &Retry) -> Result<Reply<Vec<Retried>>, StoreError>;
+
     /// Makes an operator's change.
     async fn operate(&self, activity: &ActivityId, operate: &Operate) -> Result<Reply<Operated>, StoreError>;
 
@@ -52,6 +56,9 @@ pub trait AdmissionStore: Send + Sync + 'static {
 
     /// All wins of one user, in the order in which they were won.
     async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError>;
+
+    /// One page of the dead letters, in the order of their marks; payloads and kept replies are left out.
+    async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError>;
 
     /// One atomic picture for audits; `None` if the activity is not stored.
     async fn snapshot(&self, activity: &ActivityId) -> Result<Option<Snapshot>, StoreError>;

@@ -63,6 +63,7 @@ impl ScriptedPort {
             barred: None,
             paused: false,
             unsettled: 0,
+            dead: 0,
             oldest_unsettled: None,
             winners_known_at: None,
             sold_out_lease_until: None,
@@ -129,7 +130,19 @@ impl ScriptedPort {
 
     /// Records a win of `u1` in this state.
     pub fn holds(&self, key: &str, state: WinState, reply: Option<StoredReply>) {
-        let (user, key) = (UserId::new("u1").unwrap(), IdempotencyKey::new(key).unwrap());
+        self.holds_for("u1", key, state, reply);
+    }
+
+    /// The win of `u1` under this key gets a dead mark.
+    pub fn mark_dead(&self, key: &str) {
+        for win in self.wins.lock().unwrap().values_mut().filter(|win| win.record.key.as_str() == key) {
+            win.record.dead_since = Some(StoreMs(2));
+        }
+    }
+
+    /// Records a win of somebody.
+    pub fn holds_for(&self, user: &str, key: &str, state: WinState, reply: Option<StoredReply>) {
+        let (user, key) = (UserId::new(user).unwrap(), IdempotencyKey::new(key).unwrap());
         let request_id = RequestId::derive(&ActivityId::new("sale").unwrap(), &user, &key);
         let record = WinRecord {
             user,
@@ -140,6 +153,9 @@ impl ScriptedPort {
             won_at: StoreMs(1),
             state,
             tries: 0,
+            first_delivery_at: None,
+            last_word: None,
+            dead_since: None,
             payload: None,
             reply: reply.map(|reply| reply.encode()),
         };

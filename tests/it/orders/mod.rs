@@ -10,6 +10,8 @@ mod processes;
 mod sticky;
 mod world;
 
+pub use world::settings;
+
 /// Makes two tests of each named body: on Redis and MariaDB, and embedded.
 macro_rules! on_both {
     ($($name:ident),* $(,)?) => {$(

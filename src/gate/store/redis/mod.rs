@@ -13,10 +13,10 @@ use self::reply::Malformed;
 pub use self::scripts::{Keys, LuaScript, Scripts};
 use super::{AdmissionStore, StoreError};
 use crate::domain::admission::{
-    ActivityState, Batch, Change, ClaimDue, Claimed, DueWin, Epoch, FoundWin, Guard, JournalCursor, Operate, Operated,
-    Poll, Polled, PolledActivity, Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Terms,
-    Verdict, WinUnits,
+    Batch, Change, ClaimDue, Claimed, DueWin, Epoch, FoundWin, Guard, Operate, Operated, Poll, Polled, PolledActivity,
+    Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Terms, Verdict,
 };
+use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::time::millis;
 use crate::domain::{ActivityId, IdempotencyKey, RequestId, StoreMs, UserId};
 use crate::platform::redis::{CallError, RedisClient, RedisSettings};
@@ -113,11 +113,13 @@ impl RedisStore {
             for id in ids {
                 let win = reply::optional_bytes(reply::next(&mut values)?)?;
                 let kept = reply::optional_bytes(reply::next(&mut values)?)?;
+                let dead_since = reply::optional_time(reply::next(&mut values)?)?;
                 found.push(match win {
                     None => None,
                     Some(win) => {
                         let mut record = reply::win(std::str::from_utf8(&win).map_err(|e| e.to_string())?)?;
                         record.reply = kept;
+                        record.dead_since = dead_since;
                         Some(FoundWin { request_id: *id, record })
                     }
                 });
@@ -202,6 +204,7 @@ impl AdmissionStore for RedisStore {
         let arguments = |command: &mut Cmd| {
             command.arg(settle.request_id.hex().as_str()).arg(said).arg(kept);
             command.arg(millis(settle.backoff.first)).arg(millis(settle.backoff.cap));
+            command.arg(millis(settle.dead_letters.after)).arg(millis(settle.dead_letters.retry_every));
         };
         self.run_guarded(&self.scripts.settle, activity, &settle.guard, arguments, reply::recorded).await
     }
@@ -242,6 +245,18 @@ impl AdmissionStore for RedisStore {
                 });
             }
             Ok(claimed)
+        })
+        .await
+    }
+
+    async fn retry(&self, activity: &ActivityId, retry: &Retry) -> Result<Reply<Vec<Retried>>, StoreError> {
+        let arguments = |command: &mut Cmd| {
+            for id in &retry.ids {
+                command.arg(id.hex().as_str());
+            }
+        };
+        self.run_guarded(&self.scripts.retry, activity, &retry.guard, arguments, |values| {
+            values.map(reply::retried).collect()
         })
         .await
     }
@@ -288,7 +303,7 @@ impl AdmissionStore for RedisStore {
             let activity = match status.as_str() {
                 "not_preheated" => PolledActivity::NotPreheated,
                 "incomplete" => PolledActivity::Incomplete,
-                "ok" => PolledActivity::Stored(Box::new(read_state(&mut values, poll)?)),
+                "ok" => PolledActivity::Stored(Box::new(reply::state_of_activity(&mut values, poll)?)),
                 other => return Err(format!("`{other}` is no status of a poll")),
             };
             Ok(Polled { now, server_run, activity })
@@ -314,9 +329,21 @@ impl AdmissionStore for RedisStore {
         Ok(self.find(activity, &ids).await?.into_iter().flatten().collect())
     }
 
+    async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError> {
+        let value = self
+            .run(&self.scripts.dead_letters, activity, |command| {
+                command.arg(page.limit);
+                if let Some(after) = page.after {
+                    command.arg(after.since.0).arg(after.id.hex().as_str());
+                }
+            })
+            .await?;
+        reply::dead_letters(value).map_err(malformed)
+    }
+
     async fn snapshot(&self, activity: &ActivityId) -> Result<Option<Snapshot>, StoreError> {
         let value = self.run(&self.scripts.snapshot, activity, |_| ()).await?;
-        read_snapshot(value).map_err(malformed)
+        reply::snapshot(value).map_err(malformed)
     }
 }
 
@@ -327,57 +354,4 @@ fn ids_of_buyer(activity: &ActivityId, user: &UserId, bought: &Bytes) -> Result<
         .skip(1)
         .map(|key| Ok(RequestId::derive(activity, user, &reply::parsed::<IdempotencyKey>(key)?)))
         .collect()
-}
-
-fn read_state(values: &mut impl Iterator<Item = Value>, poll: &Poll) -> Result<ActivityState, Malformed> {
-    let stored = reply::stored(reply::next(values)?, reply::next(values)?)?;
-    let unsettled = reply::number(reply::next(values)?)?;
-    let raw = reply::array(reply::next(values)?)?;
-    let at_end = raw.len() < poll.max_entries;
-    let mut entries = Vec::with_capacity(raw.len());
-    let mut cursor = poll.after.clone();
-    for entry in raw {
-        cursor = JournalCursor(reply::journal(entry, &mut entries)?.into());
-    }
-    Ok(ActivityState {
-        terms: stored.terms,
-        run_id: stored.run_id,
-        paused: stored.paused,
-        stock: stored.stock,
-        unsettled,
-        entries,
-        cursor,
-        at_end,
-    })
-}
-
-fn read_snapshot(value: Value) -> Result<Option<Snapshot>, Malformed> {
-    let mut values = reply::array(value)?.into_iter();
-    if reply::text(reply::next(&mut values)?)? != "ok" {
-        return Ok(None);
-    }
-    let stored = reply::stored(reply::next(&mut values)?, reply::next(&mut values)?)?;
-    let unsettled = reply::number(reply::next(&mut values)?)?;
-    let mut skus: Vec<_> = stored.stock.into_iter().map(|(sku, stock)| (sku, stock, WinUnits::default())).collect();
-    let mut wins = reply::array(reply::next(&mut values)?)?.into_iter();
-    while let Some(sku) = wins.next() {
-        let sku = reply::text(sku)?;
-        let state = reply::text(reply::next(&mut wins)?)?;
-        let sum = (reply::number(reply::next(&mut wins)?)?, reply::number(reply::next(&mut wins)?)?);
-        let Some((_, _, units)) = skus.iter_mut().find(|(name, ..)| name.as_str() == sku) else {
-            return Err(format!("there are wins of `{sku}`, which the activity does not offer"));
-        };
-        match state.as_str() {
-            "h" => units.held = sum,
-            "a" => units.accepted = sum,
-            _ => units.released = sum,
-        }
-    }
-    let mut users_above_limit = Vec::new();
-    let mut above = reply::array(reply::next(&mut values)?)?.into_iter();
-    while let Some(user) = above.next() {
-        users_above_limit.push((reply::parsed(&reply::text(user)?)?, reply::number(reply::next(&mut above)?)?));
-    }
-    users_above_limit.sort();
-    Ok(Some(Snapshot { terms: stored.terms, skus, users_above_limit, unsettled }))
 }

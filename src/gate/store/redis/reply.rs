@@ -8,9 +8,11 @@ use bytes::Bytes;
 use redis::Value;
 
 use crate::domain::admission::{
-    Barred, Epoch, JournalEntry, JournalOp, KnownWin, Operated, Recorded, RunId, Terms, Verdict, WinRecord,
+    ActivityState, Barred, Epoch, FoundWin, JournalCursor, JournalEntry, JournalOp, KnownWin, Operated, Poll, Recorded,
+    RunId, Snapshot, Terms, Verdict, WinRecord,
 };
-use crate::domain::stock::Stock;
+use crate::domain::dead_letters::{LastWord, Retried};
+use crate::domain::stock::{Stock, WinUnits};
 use crate::domain::win::{Cause, Reason, Release, WinState};
 use crate::domain::{SkuId, StoreMs};
 
@@ -77,6 +79,15 @@ pub fn time(value: Value) -> Result<StoreMs, Malformed> {
     number(value).map(StoreMs)
 }
 
+/// A score that is a time, or nil. Redis writes scores as floating-point numbers; times are whole ones far below 2^53.
+pub fn optional_time(value: Value) -> Result<Option<StoreMs>, Malformed> {
+    match value {
+        Value::Nil => Ok(None),
+        Value::Double(ms) => Ok(Some(StoreMs(ms as u64))),
+        other => time(other).map(Some),
+    }
+}
+
 /// Why a guarded call was barred; `None` for `ok`.
 pub fn barred(status: &str) -> Result<Option<Barred>, Malformed> {
     match status {
@@ -134,6 +145,11 @@ fn state(text: &str) -> Result<WinState, Malformed> {
 pub fn recorded(values: &mut impl Iterator<Item = Value>) -> Result<Recorded, Malformed> {
     match text(next(values)?)?.as_str() {
         "applied" => known_win(values).map(Recorded::Applied),
+        "marked_dead" => Ok(Recorded::MarkedDead {
+            known: known_win(values)?,
+            tries: number(next(values)?)?,
+            age: Duration::from_millis(number(next(values)?)?),
+        }),
         "already" => known_win(values).map(Recorded::Already),
         "conflict" => known_win(values).map(Recorded::Conflict),
         "unknown_win" => Ok(Recorded::UnknownWin),
@@ -154,10 +170,10 @@ pub fn operated(values: &mut impl Iterator<Item = Value>) -> Result<Operated, Ma
     }
 }
 
-/// A value of the `wins` hash; payload and reply are kept elsewhere.
+/// A value of the `wins` hash; payload, reply and dead mark are kept elsewhere.
 pub fn win(text: &str) -> Result<WinRecord, Malformed> {
     let parts: Vec<&str> = text.split(' ').collect();
-    let [state_text, user, sku, qty, won_at, key, fingerprint, tries] = parts[..] else {
+    let [state_text, user, sku, qty, won_at, key, fingerprint, tries, first, word] = parts[..] else {
         return Err("a win has another form".to_owned());
     };
     Ok(WinRecord {
@@ -169,6 +185,13 @@ pub fn win(text: &str) -> Result<WinRecord, Malformed> {
         won_at: StoreMs(parsed(won_at)?),
         state: state(state_text)?,
         tries: parsed(tries)?,
+        first_delivery_at: Some(StoreMs(parsed(first)?)).filter(|first| first.0 > 0),
+        last_word: match word {
+            "q" => Some(LastWord::Queued),
+            "u" => Some(LastWord::Unknown),
+            _ => None,
+        },
+        dead_since: None,
         payload: None,
         reply: None,
     })
@@ -208,12 +231,17 @@ pub fn stored(meta: Value, stock: Value) -> Result<Stored, Malformed> {
     let mut stock = Vec::new();
     for name in names.split(' ') {
         let part = |part: &str| field::<i64>(&stock_fields, &format!("{name}:{part}"));
+        let sum = |state: &str| {
+            let wins = field::<u64>(&stock_fields, &format!("{name}:{state}n"))?;
+            Ok::<_, Malformed>((wins, part(&format!("{state}u"))?))
+        };
         let of_sku = Stock {
             total: part("total")?,
             left: part("left")?,
             returning: part("returning")?,
             withheld: part("withheld")?,
             stopped: part("stopped")? == 1,
+            wins: WinUnits { held: sum("h")?, accepted: sum("a")?, released: sum("r")? },
         };
         stock.push((parsed::<SkuId>(name)?, of_sku));
     }
@@ -270,4 +298,62 @@ pub fn journal(value: Value, into: &mut Vec<JournalEntry>) -> Result<String, Mal
     };
     into.push(JournalEntry { at, op: single });
     Ok(id)
+}
+
+/// What `poll.lua` tells of a stored activity.
+pub fn state_of_activity(values: &mut impl Iterator<Item = Value>, poll: &Poll) -> Result<ActivityState, Malformed> {
+    let stored = stored(next(values)?, next(values)?)?;
+    let unsettled = number(next(values)?)?;
+    let dead = number(next(values)?)?;
+    let raw = array(next(values)?)?;
+    let at_end = raw.len() < poll.max_entries;
+    let mut entries = Vec::with_capacity(raw.len());
+    let mut cursor = poll.after.clone();
+    for entry in raw {
+        cursor = JournalCursor(journal(entry, &mut entries)?.into());
+    }
+    Ok(ActivityState {
+        terms: stored.terms,
+        run_id: stored.run_id,
+        paused: stored.paused,
+        stock: stored.stock,
+        unsettled,
+        dead,
+        entries,
+        cursor,
+        at_end,
+    })
+}
+
+/// The picture of `snapshot.lua`; `None` if the activity is not (or not wholly) stored.
+pub fn snapshot(value: Value) -> Result<Option<Snapshot>, Malformed> {
+    let mut values = array(value)?.into_iter();
+    if text(next(&mut values)?)? != "ok" {
+        return Ok(None);
+    }
+    let stored = stored(next(&mut values)?, next(&mut values)?)?;
+    let (unsettled, dead) = (number(next(&mut values)?)?, number(next(&mut values)?)?);
+    Ok(Some(Snapshot { terms: stored.terms, skus: stored.stock, unsettled, dead }))
+}
+
+/// A page of `dead_letters.lua`.
+pub fn dead_letters(value: Value) -> Result<Vec<FoundWin>, Malformed> {
+    let mut values = array(value)?.into_iter();
+    let mut page = Vec::with_capacity(values.len() / 3);
+    while let Some(id) = values.next() {
+        let request_id = parsed(&text(id)?)?;
+        let record = win(&text(next(&mut values)?)?)?;
+        let dead_since = optional_time(next(&mut values)?)?;
+        page.push(FoundWin { request_id, record: WinRecord { dead_since, ..record } });
+    }
+    Ok(page)
+}
+
+/// What became of one id of `retry.lua`.
+pub fn retried(value: Value) -> Result<Retried, Malformed> {
+    Ok(match text(value)?.as_str() {
+        "due" => Retried::Due,
+        "unknown_win" => Retried::UnknownWin,
+        other => Retried::Final(state(other)?),
+    })
 }

@@ -44,13 +44,13 @@ impl LuaScript {
 /// The keys of one activity's bucket, in the order in which every script names them. They share a hash tag, so they live
 /// in one cluster slot.
 #[derive(Debug, Clone)]
-pub struct Keys([String; 9]);
+pub struct Keys([String; 10]);
 
 impl Keys {
     /// The keys of `activity`. There is one bucket in this release; its number keeps the place for more.
     pub fn of(activity: &ActivityId) -> Keys {
         const BUCKET: u32 = 0;
-        let roles = ["meta", "stock", "buyers", "wins", "bodies", "due", "returning", "journal", "gates"];
+        let roles = ["meta", "stock", "buyers", "wins", "bodies", "due", "returning", "journal", "gates", "dead"];
         Keys(roles.map(|role| format!("sk:{{{activity}.{BUCKET}}}:{role}")))
     }
 
@@ -72,6 +72,10 @@ pub struct Scripts {
     pub release: LuaScript,
     #[allow(missing_docs)]
     pub claim_due: LuaScript,
+    #[allow(missing_docs)]
+    pub retry: LuaScript,
+    #[allow(missing_docs)]
+    pub dead_letters: LuaScript,
     #[allow(missing_docs)]
     pub set_total: LuaScript,
     #[allow(missing_docs)]
@@ -103,6 +107,8 @@ impl Scripts {
             settle: lua!("settle"),
             release: lua!("release"),
             claim_due: lua!("claim_due"),
+            retry: lua!("retry"),
+            dead_letters: lua!("dead_letters"),
             set_total: lua!("set_total"),
             set_paused: lua!("set_paused"),
             set_stopped: lua!("set_stopped"),

@@ -5,6 +5,7 @@
 //! reads the truth from the file.
 
 mod changes;
+mod outbox;
 mod rows;
 mod transaction;
 
@@ -24,6 +25,7 @@ use crate::domain::admission::{
     Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheated, Recorded, ReleaseWin, Reply, RunId,
     Settle, Snapshot, Terms, Verdict,
 };
+use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::{ActivityId, RequestId, StoreMs, UserId};
 use crate::platform::sqlite::{Sharing, SqliteWorker, WorkerError};
 
@@ -146,6 +148,11 @@ impl AdmissionStore for SqliteStore {
         self.call(move |tx| tx.claim_due(&activity, &claim)).await
     }
 
+    async fn retry(&self, activity: &ActivityId, retry: &Retry) -> Result<Reply<Vec<Retried>>, StoreError> {
+        let (activity, retry) = (activity.clone(), retry.clone());
+        self.call(move |tx| tx.retry(&activity, &retry)).await
+    }
+
     async fn operate(&self, activity: &ActivityId, operate: &Operate) -> Result<Reply<Operated>, StoreError> {
         let (activity, operate) = (activity.clone(), operate.clone());
         self.call(move |tx| tx.operate(&activity, &operate)).await
@@ -164,6 +171,11 @@ impl AdmissionStore for SqliteStore {
     async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
         let (activity, user) = (activity.clone(), user.clone());
         self.read(move |tx| tx.wins_of(&activity, &user)).await
+    }
+
+    async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError> {
+        let (activity, page) = (activity.clone(), *page);
+        self.read(move |tx| tx.dead_letters(&activity, &page)).await
     }
 
     async fn snapshot(&self, activity: &ActivityId) -> Result<Option<Snapshot>, StoreError> {

@@ -9,7 +9,8 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::domain::admission::{Epoch, JournalEntry, JournalOp, RunId, Terms, WinRecord};
-use crate::domain::stock::Stock;
+use crate::domain::dead_letters::LastWord;
+use crate::domain::stock::{Stock, WinUnits};
 use crate::domain::win::{Cause, Reason, Release, WinState};
 use crate::domain::{ActivityId, RequestId, SkuId, StoreMs};
 
@@ -39,6 +40,11 @@ where
 /// A column of milliseconds.
 pub fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<StoreMs> {
     row.get::<_, u64>(column).map(StoreMs)
+}
+
+/// The same, where there may be none.
+fn optional_time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<StoreMs>> {
+    Ok(row.get::<_, Option<u64>>(column)?.map(StoreMs))
 }
 
 /// The state of an activity, without its stock.
@@ -86,6 +92,11 @@ pub fn stock(sql: &Connection, activity: &ActivityId) -> rusqlite::Result<Vec<(S
             returning: row.get("coming_back")?,
             withheld: row.get("withheld")?,
             stopped: row.get("stopped")?,
+            wins: WinUnits {
+                held: (row.get("held_wins")?, row.get("held_units")?),
+                accepted: (row.get("accepted_wins")?, row.get("accepted_units")?),
+                released: (row.get("released_wins")?, row.get("released_units")?),
+            },
         };
         Ok((parsed(row, "sku")?, stock))
     })?;
@@ -114,6 +125,9 @@ pub fn win(row: &Row<'_>) -> rusqlite::Result<(RequestId, WinRecord)> {
         won_at: time(row, "won_at_ms")?,
         state,
         tries: row.get("tries")?,
+        first_delivery_at: optional_time(row, "first_delivery_ms")?,
+        last_word: row.get::<_, Option<String>>("last_word")?.as_deref().and_then(LastWord::parse),
+        dead_since: optional_time(row, "dead_since_ms")?,
         payload: row.get::<_, Option<Vec<u8>>>("payload")?.map(Bytes::from),
         reply: row.get::<_, Option<Vec<u8>>>("reply")?.map(Bytes::from),
     };

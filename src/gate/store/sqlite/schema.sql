@@ -27,6 +27,13 @@ CREATE TABLE stock (
     coming_back INTEGER NOT NULL DEFAULT 0,
     withheld  INTEGER NOT NULL DEFAULT 0,
     stopped   INTEGER NOT NULL DEFAULT 0,
+    -- The SKU's wins as sums: how many, and their units.
+    held_wins      INTEGER NOT NULL DEFAULT 0,
+    held_units     INTEGER NOT NULL DEFAULT 0,
+    accepted_wins  INTEGER NOT NULL DEFAULT 0,
+    accepted_units INTEGER NOT NULL DEFAULT 0,
+    released_wins  INTEGER NOT NULL DEFAULT 0,
+    released_units INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (activity, sku)
 ) WITHOUT ROWID;
 
@@ -52,12 +59,16 @@ CREATE TABLE wins (
     reason      TEXT,
     tries       INTEGER NOT NULL DEFAULT 0,
     due_at_ms   INTEGER,
+    first_delivery_ms INTEGER,
+    last_word   TEXT,
+    dead_since_ms INTEGER,
     payload     BLOB,
     reply       BLOB,
     UNIQUE (activity, request_id)
 );
 CREATE INDEX wins_by_user ON wins (activity, user, id);
 CREATE INDEX wins_due ON wins (activity, due_at_ms, request_id) WHERE due_at_ms IS NOT NULL;
+CREATE INDEX wins_dead ON wins (activity, dead_since_ms, request_id) WHERE dead_since_ms IS NOT NULL;
 
 CREATE TABLE returning_units (
     activity   TEXT NOT NULL,

@@ -6,12 +6,11 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::rows::{self, ActivityRow};
 use crate::domain::admission::{
-    ActivityState, Attempt, Barred, Batch, ClaimDue, Claimed, DueWin, Facts, FoundWin, Guard, JournalCursor, JournalOp,
-    Poll, Polled, PolledActivity, Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Terms,
-    Verdict, WinRecord, WinUnits, judge,
+    ActivityState, Attempt, Barred, Batch, Facts, FoundWin, Guard, JournalCursor, JournalOp, Poll, Polled,
+    PolledActivity, Preheated, Reply, RunId, Snapshot, Terms, Verdict, WinRecord, judge,
 };
 use crate::domain::stock::Stock;
-use crate::domain::win::{Step, WinEvent, WinState, transition};
+use crate::domain::win::WinState;
 use crate::domain::{ActivityId, RequestId, SkuId, StoreMs, UserId};
 
 /// One open transaction, at one moment of the store's clock.
@@ -83,127 +82,13 @@ impl Tx<'_> {
                 && let Some(stock) = mine
             {
                 stock.left -= i64::from(attempt.qty);
+                stock.wins.record(None, &WinState::Held, i64::from(attempt.qty));
                 self.write_stock(activity, &attempt.sku, stock)?;
                 self.write_win(activity, attempt, batch.first_delivery_lease)?;
             }
             verdicts.push(verdict);
         }
         Ok(self.reply(Ok(verdicts)))
-    }
-
-    pub fn settle(&self, activity: &ActivityId, settle: &Settle) -> Sql<Reply<Recorded>> {
-        if let Err(barred) = self.changeable(activity, &settle.guard)? {
-            return Ok(self.reply(Err(barred)));
-        }
-        let id = settle.request_id;
-        let Some(mut win) = self.win(activity, &id)? else { return Ok(self.reply(Ok(Recorded::UnknownWin))) };
-        let event = match settle.settlement {
-            Settlement::Queued { .. } => WinEvent::Queued,
-            Settlement::Booked { .. } => WinEvent::Booked,
-            Settlement::Unknown => WinEvent::Unknown,
-        };
-        let mut due = None;
-        match (transition(&win.state, event), &settle.settlement) {
-            (Step::Accept, Settlement::Booked { reply }) => {
-                win.state = WinState::Accepted;
-                win.reply = Some(reply.clone());
-                win.payload = None;
-                rows::note(self.sql, activity, self.now, &JournalOp::Booked { request_id: id })?;
-            }
-            (Step::KeepReplyAndRetry | Step::Retry, settlement) => {
-                if let Settlement::Queued { reply } = settlement {
-                    win.reply.get_or_insert_with(|| reply.clone());
-                }
-                due = Some(self.now.after(settle.backoff.pause(win.tries)));
-                win.tries += 1;
-            }
-            (Step::Conflict, _) => return Ok(self.reply(Ok(Recorded::Conflict(win.known())))),
-            _ => return Ok(self.reply(Ok(Recorded::Already(win.known())))),
-        }
-        self.update_win(activity, &id, &win, due)?;
-        Ok(self.reply(Ok(Recorded::Applied(win.known()))))
-    }
-
-    pub fn release(&self, activity: &ActivityId, release: &ReleaseWin) -> Sql<Reply<Recorded>> {
-        let stored = match self.changeable(activity, &release.guard)? {
-            Ok(stored) => stored,
-            Err(barred) => return Ok(self.reply(Err(barred))),
-        };
-        let id = release.request_id;
-        let Some(mut win) = self.win(activity, &id)? else { return Ok(self.reply(Ok(Recorded::UnknownWin))) };
-        match transition(&win.state, WinEvent::Ended(release.release.cause)) {
-            Step::Release => {}
-            Step::Conflict => return Ok(self.reply(Ok(Recorded::Conflict(win.known())))),
-            _ => return Ok(self.reply(Ok(Recorded::Already(win.known())))),
-        }
-        win.state = WinState::Released(release.release.clone());
-        win.payload = None;
-        self.update_win(activity, &id, &win, None)?;
-        if stored.terms.rebuy_after_release {
-            self.sql
-                .prepare_cached("UPDATE buyers SET units = max(0, units - ?3) WHERE activity = ?1 AND user = ?2")?
-                .execute((activity.as_str(), win.user.as_str(), win.qty))?;
-        }
-        let entry = JournalOp::Released { request_id: id, sku: win.sku.clone(), qty: win.qty };
-        rows::note(self.sql, activity, self.now, &entry)?;
-        let units = i64::from(win.qty);
-        if let Some(mut stock) = self.stock_of(activity, &win.sku)? {
-            if release.ledger_short {
-                self.keep_back(activity, &win.sku, &mut stock, units)?;
-            } else {
-                self.give_back(activity, &win.sku, &mut stock, units, release.returning_delay)?;
-            }
-        }
-        Ok(self.reply(Ok(Recorded::Applied(win.known()))))
-    }
-
-    pub fn claim_due(&self, activity: &ActivityId, claim: &ClaimDue) -> Sql<Reply<Claimed>> {
-        if let Err(barred) = self.changeable(activity, &claim.guard)? {
-            return Ok(self.reply(Err(barred)));
-        }
-        let mut claimed = Claimed::default();
-        let returned: Vec<(String, SkuId, i64)> = {
-            let mut select = self.sql.prepare_cached(
-                "SELECT member, sku, units FROM returning_units WHERE activity = ?1 AND on_sale_ms <= ?2 \
-                 ORDER BY on_sale_ms, member",
-            )?;
-            let rows = select.query_map((activity.as_str(), self.now.0), |row| {
-                Ok((row.get("member")?, rows::parsed(row, "sku")?, row.get("units")?))
-            })?;
-            rows.collect::<Sql<_>>()?
-        };
-        for (member, sku, qty) in returned {
-            self.sql
-                .prepare_cached("DELETE FROM returning_units WHERE activity = ?1 AND member = ?2")?
-                .execute((activity.as_str(), member))?;
-            if let Some(mut stock) = self.stock_of(activity, &sku)? {
-                stock.returning -= qty;
-                stock.left += qty;
-                self.write_stock(activity, &sku, &stock)?;
-            }
-            rows::note(self.sql, activity, self.now, &JournalOp::OnSale { sku: sku.clone(), qty })?;
-            claimed.on_sale.push((sku, qty));
-        }
-        let due: Vec<(RequestId, WinRecord)> = {
-            let mut select = self.sql.prepare_cached(
-                "SELECT * FROM wins WHERE activity = ?1 AND due_at_ms <= ?2 ORDER BY due_at_ms, request_id LIMIT ?3",
-            )?;
-            let rows = select.query_map((activity.as_str(), self.now.0, claim.limit), rows::win)?;
-            rows.collect::<Sql<_>>()?
-        };
-        for (request_id, win) in due {
-            self.update_win(activity, &request_id, &win, Some(self.now.after(claim.lease)))?;
-            claimed.wins.push(DueWin {
-                request_id,
-                user: win.user,
-                sku: win.sku,
-                qty: win.qty,
-                won_at: win.won_at,
-                tries: win.tries,
-                payload: win.payload.unwrap_or_default(),
-            });
-        }
-        Ok(self.reply(Ok(claimed)))
     }
 
     pub fn poll(&self, activity: &ActivityId, poll: &Poll) -> Sql<Polled> {
@@ -235,6 +120,7 @@ impl Tx<'_> {
             paused: stored.paused,
             stock,
             unsettled: self.unsettled(activity)?,
+            dead: self.dead(activity)?,
             at_end: entries.len() < poll.max_entries,
             entries: entries.into_iter().map(|(_, entry)| entry).collect(),
             cursor,
@@ -263,32 +149,11 @@ impl Tx<'_> {
     pub fn snapshot(&self, activity: &ActivityId) -> Sql<Option<Snapshot>> {
         let Some(stored) = rows::activity(self.sql, activity)? else { return Ok(None) };
         let stock = rows::stock(self.sql, activity)?;
-        let mut skus = Vec::with_capacity(stock.len());
-        for (sku, of_sku) in &stock {
-            let sum = |state: &str| {
-                self.sql.query_row(
-                    "SELECT count(*), coalesce(sum(qty), 0) FROM wins WHERE activity = ?1 AND sku = ?2 AND state = ?3",
-                    [activity.as_str(), sku.as_str(), state],
-                    |row| Ok((row.get(0)?, row.get(1)?)),
-                )
-            };
-            let units = WinUnits { held: sum("held")?, accepted: sum("accepted")?, released: sum("released")? };
-            skus.push((sku.clone(), *of_sku, units));
-        }
-        let users_above_limit = {
-            let mut select = self
-                .sql
-                .prepare("SELECT user, units FROM buyers WHERE activity = ?1 AND units > ?2 ORDER BY user LIMIT 100")?;
-            let rows = select.query_map((activity.as_str(), stored.terms.per_user_limit), |row| {
-                Ok((rows::parsed(row, "user")?, row.get("units")?))
-            })?;
-            rows.collect::<Sql<_>>()?
-        };
         Ok(Some(Snapshot {
             terms: with_present_totals(stored.terms, &stock),
-            skus,
-            users_above_limit,
+            skus: stock,
             unsettled: self.unsettled(activity)?,
+            dead: self.dead(activity)?,
         }))
     }
 
@@ -317,7 +182,7 @@ impl Tx<'_> {
         }))
     }
 
-    fn win(&self, activity: &ActivityId, id: &RequestId) -> Sql<Option<WinRecord>> {
+    pub(super) fn win(&self, activity: &ActivityId, id: &RequestId) -> Sql<Option<WinRecord>> {
         let mut select = self.sql.prepare_cached("SELECT * FROM wins WHERE activity = ?1 AND request_id = ?2")?;
         let found = select.query_row([activity.as_str(), id.hex().as_str()], rows::win).optional()?;
         Ok(found.map(|(_, record)| record))
@@ -335,14 +200,21 @@ impl Tx<'_> {
         select.query_row([activity.as_str()], |row| row.get(0))
     }
 
+    fn dead(&self, activity: &ActivityId) -> Sql<u64> {
+        let mut select =
+            self.sql.prepare_cached("SELECT count(*) FROM wins WHERE activity = ?1 AND dead_since_ms IS NOT NULL")?;
+        select.query_row([activity.as_str()], |row| row.get(0))
+    }
+
     pub(super) fn stock_of(&self, activity: &ActivityId, sku: &SkuId) -> Sql<Option<Stock>> {
         Ok(rows::stock(self.sql, activity)?.into_iter().find(|(name, _)| name == sku).map(|(_, stock)| stock))
     }
 
     pub(super) fn write_stock(&self, activity: &ActivityId, sku: &SkuId, stock: &Stock) -> Sql<()> {
         let mut update = self.sql.prepare_cached(
-            "UPDATE stock SET total = ?3, available = ?4, coming_back = ?5, withheld = ?6, stopped = ?7 \
-             WHERE activity = ?1 AND sku = ?2",
+            "UPDATE stock SET total = ?3, available = ?4, coming_back = ?5, withheld = ?6, stopped = ?7, \
+             held_wins = ?8, held_units = ?9, accepted_wins = ?10, accepted_units = ?11, released_wins = ?12, \
+             released_units = ?13 WHERE activity = ?1 AND sku = ?2",
         )?;
         update.execute((
             activity.as_str(),
@@ -352,6 +224,12 @@ impl Tx<'_> {
             stock.returning,
             stock.withheld,
             stock.stopped,
+            stock.wins.held.0,
+            stock.wins.held.1,
+            stock.wins.accepted.0,
+            stock.wins.accepted.1,
+            stock.wins.released.0,
+            stock.wins.released.1,
         ))?;
         Ok(())
     }
@@ -383,30 +261,6 @@ impl Tx<'_> {
             ))?;
         let (key, sku, qty) = (attempt.key.clone(), attempt.sku.clone(), attempt.qty);
         rows::note(self.sql, activity, self.now, &JournalOp::Won { request_id: id, key, sku, qty })
-    }
-
-    fn update_win(&self, activity: &ActivityId, id: &RequestId, win: &WinRecord, due: Option<StoreMs>) -> Sql<()> {
-        let (state, release) = match &win.state {
-            WinState::Held => ("held", None),
-            WinState::Accepted => ("accepted", None),
-            WinState::Released(release) => ("released", Some(release)),
-        };
-        let mut update = self.sql.prepare_cached(
-            "UPDATE wins SET state = ?3, cause = ?4, reason = ?5, tries = ?6, due_at_ms = ?7, payload = ?8, reply = ?9 \
-             WHERE activity = ?1 AND request_id = ?2",
-        )?;
-        update.execute((
-            activity.as_str(),
-            id.hex().as_str(),
-            state,
-            release.map(|release| release.cause.as_str()),
-            release.map(|release| release.reason.as_str()),
-            win.tries,
-            due.map(|due| due.0.min(i64::MAX as u64)),
-            win.payload.as_deref(),
-            win.reply.as_deref(),
-        ))?;
-        Ok(())
     }
 }
 

@@ -1,0 +1,58 @@
+//! What a user is told of their own wins, by whichever road.
+
+use seckill_gate::domain::admission::Verdict;
+use seckill_gate::domain::win::{Cause, Reason, Release, WinState};
+use seckill_gate::gate::activity::Admitted;
+use serde_json::json;
+
+use super::world::{booked, start};
+
+fn released(cause: Cause) -> WinState {
+    WinState::Released(Release { cause, reason: Reason::lossy("because") })
+}
+
+#[tokio::test]
+async fn who_has_bought_already_is_led_to_the_own_win_and_nobody_elses() {
+    let world = start().await;
+    let mut client = world.connect().await;
+    world.port.holds("first", WinState::Accepted, Some(booked()));
+    world.port.holds_for("u2", "other", WinState::Accepted, Some(booked()));
+    let token = world.token(&mut client, "second").await;
+    world.port.answers(Admitted::Judged(Verdict::AtLimit, world.now()));
+    let refused = client.send(&world.attempt("second", &token, "{}")).await;
+    assert_eq!((refused.status, refused.code()), (409, "ALREADY_BOUGHT".into()));
+    let url = refused.json()["result_url"].as_str().expect("a result_url").to_owned();
+    let followed = client.send(&world.get(&url)).await;
+    assert_eq!(followed.status, 200);
+    let results = followed.json()["results"].as_array().unwrap().clone();
+    assert_eq!(results.len(), 1, "{results:?}");
+    assert_eq!((&results[0]["key"], &results[0]["state"]), (&json!("first"), &json!("accepted")));
+    assert_eq!(results[0]["order"], json!({ "order_id": "o1" }));
+}
+
+#[tokio::test]
+async fn results_and_repetitions_say_the_same_of_every_state() {
+    let world = start().await;
+    let mut client = world.connect().await;
+    let rows = [
+        ("held", WinState::Held, None, "queued", None, (202, "QUEUED")),
+        ("dead", WinState::Held, None, "queued", None, (202, "QUEUED")),
+        ("booked", WinState::Accepted, Some(booked()), "accepted", None, (201, "WON")),
+        ("refused", released(Cause::Refused), None, "refused", Some("because"), (409, "ORDER_REFUSED")),
+        ("void", released(Cause::Void), None, "refused", Some("because"), (409, "ORDER_REFUSED")),
+        ("ended", released(Cause::Ended), None, "released", Some("because"), (409, "RELEASED")),
+    ];
+    for (key, state, reply, shown, reason, (status, word)) in rows {
+        world.port.holds(key, state.clone(), reply.clone());
+        if key == "dead" {
+            world.port.mark_dead(key);
+        }
+        let result = client.send(&world.get(&format!("/seckill/sale/results/{key}"))).await.json();
+        assert_eq!((&result["state"], result["reason"].as_str()), (&json!(shown), reason), "{key}");
+        let token = world.token(&mut client, key).await;
+        world.port.answers(super::world::known(state, reply, world.now()));
+        let told = client.send(&world.attempt(key, &token, "{}")).await;
+        let heard = told.header("seckill-outcome").map_or_else(|| told.code(), Into::into);
+        assert_eq!((told.status, heard.as_str()), (status, word), "{key}");
+    }
+}
