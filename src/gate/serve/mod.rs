@@ -28,6 +28,7 @@ use crate::gate::edge::Edge;
 use crate::gate::metrics;
 use crate::gate::view::RETURNING_DELAY;
 use crate::gate::view_metrics::ViewMetrics;
+use crate::gate::win_log::{LogFirst, NoWinLog};
 use crate::platform::clock::{StoreClock, monotonic};
 use crate::platform::http_server::{self, HttpLimits};
 use crate::platform::listen::listen;
@@ -84,6 +85,7 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
         gate: config.gate.id.clone(),
         store: Arc::clone(&store.store),
         clock: Arc::clone(&clock),
+        wins: Arc::new(LogFirst::new(NoWinLog)),
         store_deadline: store.deadline,
         queue: store.queue,
         first_delivery_lease: courier.lease(),
