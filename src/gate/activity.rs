@@ -11,8 +11,8 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, I
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::admission::{
-    Attempt, Barred, Change, ClaimDue, Claimed, Epoch, FoundWin, Guard, Operate, Operated, Preheated, Recorded, ReleaseWin,
-    Reply, Settle, Settlement, Snapshot, Terms,
+    Attempt, Barred, Change, ClaimDue, Claimed, Epoch, FoundWin, Guard, Operate, Operated, Preheated, Recorded,
+    ReleaseWin, Reply, Settle, Settlement, Snapshot, Terms,
 };
 use crate::domain::backoff::Backoff;
 use crate::domain::win::Release;

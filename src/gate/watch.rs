@@ -32,7 +32,13 @@ pub struct Watch {
 impl Watch {
     /// Before the first poll.
     pub fn new() -> Watch {
-        Watch { cursor: JournalCursor::start(), followed: None, unsettled: HashMap::new(), logged: None, answered: true }
+        Watch {
+            cursor: JournalCursor::start(),
+            followed: None,
+            unsettled: HashMap::new(),
+            logged: None,
+            answered: true,
+        }
     }
 
     /// Polls until cancelled.
@@ -135,8 +141,7 @@ impl Watch {
     fn bar(&mut self, activity: &Activity, barred: Barred, why: &str) -> bool {
         let before = activity.view();
         self.stands(activity, Some(barred), why, before.epoch().unwrap_or(Epoch(0)));
-        let view =
-            View { reached: true, barred: Some(barred), sold_out_lease_until: None, ..View::clone(&before) };
+        let view = View { reached: true, barred: Some(barred), sold_out_lease_until: None, ..View::clone(&before) };
         activity.publish(view);
         false
     }

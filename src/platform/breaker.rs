@@ -122,7 +122,8 @@ impl Breaker {
     }
 }
 
-/// The metrics of all breakers of a process.
+/// The metrics of all breakers of a process. Clones share them.
+#[derive(Clone)]
 pub struct BreakerMetrics {
     open: IntGaugeVec,
     opened: IntCounterVec,
@@ -134,7 +135,11 @@ impl BreakerMetrics {
         // `activity` is empty, which to Prometheus is absent, for what all activities share.
         const LABELS: &[&str] = &["target", "activity"];
         Ok(BreakerMetrics {
-            open: metrics.int_gauges("seckill_breaker_open", "1 while calls to this target are refused at once.", LABELS)?,
+            open: metrics.int_gauges(
+                "seckill_breaker_open",
+                "1 while calls to this target are refused at once.",
+                LABELS,
+            )?,
             opened: metrics.counters("seckill_breaker_opened_total", "How often calls began to be refused.", LABELS)?,
         })
     }
