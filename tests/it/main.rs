@@ -9,6 +9,7 @@ mod delivery;
 mod edge;
 mod fake_activity;
 mod fake_store;
+mod guard;
 mod harness;
 mod house;
 mod orders;

@@ -10,7 +10,8 @@ use super::process::{Process, free_port, listens};
 pub struct Redis {
     pub port: u16,
     process: Process,
-    _folder: TempDir,
+    arguments: Vec<String>,
+    folder: TempDir,
 }
 
 impl Redis {
@@ -23,6 +24,12 @@ impl Redis {
     pub fn start_with(arguments: &[&str]) -> Redis {
         let folder = TempDir::new().unwrap();
         let port = free_port();
+        let arguments = arguments.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let process = Redis::run(port, &folder, &arguments);
+        Redis { port, process, arguments, folder }
+    }
+
+    fn run(port: u16, folder: &TempDir, arguments: &[String]) -> Process {
         let mut process = Process::start(
             "redis-server",
             Command::new("redis-server")
@@ -32,7 +39,13 @@ impl Redis {
                 .args(arguments),
         );
         process.wait_until("listened", || listens(port));
-        Redis { port, process, _folder: folder }
+        process
+    }
+
+    /// Kills it and starts it again, on the same port and folder.
+    pub fn restart(&mut self) {
+        self.process.end();
+        self.process = Redis::run(self.port, &self.folder, &self.arguments);
     }
 
     /// Where it is.
