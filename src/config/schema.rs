@@ -375,7 +375,7 @@ pub struct Orders {
     /// How long a winner's connection waits before it is told QUEUED.
     #[serde(default = "d::two_seconds")]
     pub answer_within: Span,
-    /// Deliveries under way at once, per gate.
+    /// Deliveries under way at once, per gate; with several activities none holds more than half.
     #[serde(default = "d::max_in_flight")]
     #[schemars(range(min = 1))]
     pub max_in_flight: usize,
