@@ -124,6 +124,17 @@ pub struct Shop {
     /// How long an idle connection to the shop is kept; below the shop's own idle timeout.
     #[serde(default = "d::thirty_seconds")]
     pub idle_timeout: Span,
+    /// Requests under way at the shop at once, below `gate.max_connections`; more are told BUSY. Half of that if not set.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub max_in_flight: Option<u32>,
+}
+
+impl Gate {
+    /// Requests that may be under way at the shop: a hung shop leaves connections to the sale.
+    pub fn shop_max_in_flight(&self) -> usize {
+        self.shop.max_in_flight.unwrap_or(self.max_connections / 2).max(1) as usize
+    }
 }
 
 /// The gates of this deployment.
@@ -364,7 +375,7 @@ pub struct Orders {
     /// How long a winner's connection waits before it is told QUEUED.
     #[serde(default = "d::two_seconds")]
     pub answer_within: Span,
-    /// Deliveries under way at once, per gate.
+    /// Deliveries under way at once, per gate; with several activities none holds more than half.
     #[serde(default = "d::max_in_flight")]
     #[schemars(range(min = 1))]
     pub max_in_flight: usize,

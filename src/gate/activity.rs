@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use dashmap::DashSet;
-use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::admission::{
-    Attempt, Barred, Change, ClaimDue, Claimed, FoundWin, Guard, Operate, Operated, Preheated, Recorded, ReleaseWin,
-    Reply, Settle, Settlement, Snapshot, Terms,
+    Attempt, Barred, Change, ClaimDue, Claimed, Epoch, FoundWin, Guard, Operate, Operated, Preheated, Recorded,
+    ReleaseWin, Reply, Settle, Settlement, Snapshot, Terms,
 };
 use crate::domain::backoff::Backoff;
 use crate::domain::dead_letters::{DeadLetterPolicy, Retried, Retry};
@@ -25,6 +25,7 @@ use crate::gate::view::RETURNING_DELAY;
 pub use crate::gate::view::{Phase, View};
 use crate::gate::waiters::Waiters;
 use crate::gate::watch::Watch;
+use crate::gate::win_log::{LogFirst, LoggedWin, NotLogged};
 use crate::platform::clock::StoreClock;
 use crate::platform::metrics::{BATCH_SIZES, CALL_SECONDS, Metrics};
 
@@ -46,6 +47,8 @@ pub struct World {
     pub store: Arc<dyn AdmissionStore>,
     /// The store's clock.
     pub clock: Arc<StoreClock>,
+    /// Where wins are kept before they leave the gate.
+    pub wins: Arc<LogFirst>,
     /// Deadline of one call to the store.
     pub store_deadline: Duration,
     /// Attempts that may wait per activity.
@@ -63,6 +66,23 @@ pub struct StoreMetrics {
     batch_size: HistogramVec,
     store_seconds: HistogramVec,
     polls: IntCounterVec,
+    barred: IntGaugeVec,
+}
+
+/// Why an activity wins nobody anything on this gate: the labels of `seckill_activity_barred`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BarredBecause {
+    NotPreheated,
+    Suspect,
+    Fenced,
+    /// The last poll was not answered.
+    Unreachable,
+    /// This gate's own log of wins has failed.
+    WinLog,
+}
+
+impl BarredBecause {
+    const LABELS: [&str; 5] = ["not_preheated", "suspect", "fenced", "unreachable", "win_log"];
 }
 
 impl StoreMetrics {
@@ -86,6 +106,11 @@ impl StoreMetrics {
                 "Polls of an activity's store, by result.",
                 &["activity", "result"],
             )?,
+            barred: metrics.int_gauges(
+                "seckill_activity_barred",
+                "1 while nobody can win on this gate, by reason; an operator's pause is none of them.",
+                &["activity", "reason"],
+            )?,
         })
     }
 }
@@ -94,6 +119,13 @@ impl StoreMetrics {
 pub(super) struct ActivityMetrics {
     pub(super) polls_ok: IntCounter,
     pub(super) polls_failed: IntCounter,
+    barred: [IntGauge; BarredBecause::LABELS.len()],
+}
+
+impl ActivityMetrics {
+    pub(super) fn show(&self, because: BarredBecause, holds: bool) {
+        self.barred[because as usize].set(i64::from(holds));
+    }
 }
 
 /// One activity on this gate.
@@ -107,6 +139,7 @@ pub struct Activity {
     pub(super) clock: Arc<StoreClock>,
     pub(super) waiters: Waiters,
     pub(super) metrics: ActivityMetrics,
+    pub(super) wins: Arc<LogFirst>,
     store_deadline: Duration,
     dead_letters: DeadLetterPolicy,
     view: ArcSwap<View>,
@@ -124,7 +157,8 @@ impl Activity {
         let batch_size: Histogram = world.metrics.batch_size.with_label_values(&label);
         let store_seconds: Histogram = world.metrics.store_seconds.with_label_values(&label);
         let polls = |result| world.metrics.polls.with_label_values(&[id.as_str(), result]);
-        let metrics = ActivityMetrics { polls_ok: polls("ok"), polls_failed: polls("failed") };
+        let barred = BarredBecause::LABELS.map(|why| world.metrics.barred.with_label_values(&[id.as_str(), why]));
+        let metrics = ActivityMetrics { polls_ok: polls("ok"), polls_failed: polls("failed"), barred };
         let activity = Arc::new_cyclic(|this: &Weak<Activity>| {
             let this = this.clone();
             let combiner = Combiner::start(Parts {
@@ -134,6 +168,7 @@ impl Activity {
                 guard: Box::new(move |not_after| {
                     this.upgrade().map_or(Err(Admitted::Busy), |this| this.admission_guard(not_after))
                 }),
+                wins: Arc::clone(&world.wins),
                 deadline: world.store_deadline,
                 first_delivery_lease: world.first_delivery_lease,
                 queue: world.queue,
@@ -149,6 +184,7 @@ impl Activity {
                 clock: Arc::clone(&world.clock),
                 waiters: Waiters::default(),
                 metrics,
+                wins: Arc::clone(&world.wins),
                 store_deadline: world.store_deadline,
                 dead_letters: world.dead_letters,
                 combiner,
@@ -178,13 +214,16 @@ impl Activity {
 
     /// Looks one win up.
     pub async fn find(&self, id: RequestId) -> Result<Option<FoundWin>, StoreError> {
-        let found = self.store.find(&self.id, &[id]).await?;
-        Ok(found.into_iter().next().flatten())
+        let found = self.store.find(&self.id, &[id]).await?.into_iter().next().flatten();
+        self.keep(&mut found.iter().map(LoggedWin::from)).await.map_err(untold)?;
+        Ok(found)
     }
 
     /// All wins of one user, oldest first.
     pub async fn wins_of(&self, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
-        self.store.wins_of(&self.id, user).await
+        let found = self.store.wins_of(&self.id, user).await?;
+        self.keep(&mut found.iter().map(LoggedWin::from)).await.map_err(untold)?;
+        Ok(found)
     }
 
     /// Resolves when this win was settled or released, here or (as the journal tells) by another gate. Subscribe first,
@@ -217,7 +256,12 @@ impl Activity {
     /// Leases up to `limit` overdue deliveries for `lease`, and puts returned units on sale.
     pub async fn claim_due(&self, limit: usize, lease: Duration) -> Guarded<Claimed> {
         let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
-        Ok(self.store.claim_due(&self.id, &ClaimDue { guard, limit, lease }).await?.outcome)
+        let outcome = self.store.claim_due(&self.id, &ClaimDue { guard, limit, lease }).await?.outcome;
+        if let Ok(claimed) = &outcome {
+            // What may not be delivered from here falls due again when its lease is over.
+            self.keep(&mut claimed.wins.iter().map(LoggedWin::from)).await.map_err(untold)?;
+        }
+        Ok(outcome)
     }
 
     /// Makes wins due for delivery now.
@@ -245,6 +289,16 @@ impl Activity {
     /// One atomic picture for audits.
     pub async fn snapshot(&self) -> Result<Option<Snapshot>, StoreError> {
         self.store.snapshot(&self.id).await
+    }
+
+    /// Resolves when these wins may leave the gate.
+    fn keep(
+        &self,
+        wins: &mut (dyn Iterator<Item = LoggedWin<'_>> + Send),
+    ) -> impl Future<Output = Result<(), NotLogged>> + Send + use<'_> {
+        // Where a win was found, an epoch is known; 0 stands for none.
+        let epoch = self.view.load().epoch().unwrap_or(Epoch(0));
+        self.wins.keep(&self.id, epoch, wins)
     }
 
     pub(super) fn publish(&self, view: View) {
@@ -292,4 +346,8 @@ impl Activity {
         }
         reply.outcome
     }
+}
+
+fn untold(error: NotLogged) -> StoreError {
+    StoreError::Unknown(error.to_string())
 }

@@ -15,6 +15,7 @@ use crate::domain::ActivityId;
 use crate::domain::StoreMs;
 use crate::domain::admission::{Attempt, Barred, Batch, Guard, MAX_BATCH, Verdict};
 use crate::gate::store::{AdmissionStore, StoreError};
+use crate::gate::win_log::{LogFirst, LoggedWin};
 use crate::platform::clock::StoreClock;
 
 /// How an attempt fared at the store.
@@ -53,6 +54,8 @@ pub struct Parts {
     pub clock: Arc<StoreClock>,
     /// What the gate believes of the store, or what to answer while it knows of none.
     pub guard: Box<dyn Fn(StoreMs) -> Result<Guard, Admitted> + Send + Sync>,
+    /// Where wins are kept before anybody hears of them.
+    pub wins: Arc<LogFirst>,
     /// How long a call may take, and an attempt wait.
     pub deadline: Duration,
     /// How long the first delivery of a win may take before the relay may claim it.
@@ -105,17 +108,21 @@ async fn run(parts: Parts, mut queue: mpsc::Receiver<Waiting>) {
         let outcome = match (parts.guard)(now.store.after(parts.deadline)) {
             Ok(guard) => {
                 parts.batch_size.observe(attempts.len() as f64);
+                if parts.wins.has_failed() {
+                    // A gate that cannot keep wins makes none; it still tells those that it can look up and keep.
+                    attempts.iter_mut().for_each(|attempt| attempt.may_win = false);
+                }
                 let batch = Batch { guard, first_delivery_lease: parts.first_delivery_lease, attempts };
-                let outcome = call(&parts, batch).await;
+                let outcome = call(&parts, &batch).await;
                 parts.store_seconds.observe(parts.clock.now().instant.duration_since(now.instant).as_secs_f64());
                 outcome
             }
             Err(answer) => Err(answer),
         };
         match outcome {
-            Ok((verdicts, at)) => {
-                for (answer, verdict) in answers.drain(..).zip(verdicts) {
-                    _ = answer.send(Admitted::Judged(verdict, at));
+            Ok(judged) => {
+                for (answer, admitted) in answers.drain(..).zip(judged) {
+                    _ = answer.send(admitted);
                 }
             }
             Err(same_for_all) => {
@@ -135,19 +142,45 @@ async fn run(parts: Parts, mut queue: mpsc::Receiver<Waiting>) {
     }
 }
 
-async fn call(parts: &Parts, batch: Batch) -> Result<(Vec<Verdict>, StoreMs), Admitted> {
-    match parts.store.admit(&parts.activity, &batch).await {
-        Ok(reply) => match reply.outcome {
-            Ok(verdicts) => Ok((verdicts, reply.now)),
-            Err(barred) => Err(Admitted::Barred(barred)),
-        },
+/// One answer per attempt, or the same for all.
+async fn call(parts: &Parts, batch: &Batch) -> Result<impl Iterator<Item = Admitted> + use<>, Admitted> {
+    let reply = match parts.store.admit(&parts.activity, batch).await {
+        Ok(reply) => reply,
         Err(StoreError::Unavailable(why)) => {
             tracing::debug!(activity = %parts.activity, why, "the store is unavailable");
-            Err(Admitted::Unavailable)
+            return Err(Admitted::Unavailable);
         }
         Err(StoreError::Unknown(why)) => {
             tracing::warn!(activity = %parts.activity, why, attempts = batch.attempts.len(), "outcome of a batch unknown");
-            Err(Admitted::Unknown)
+            return Err(Admitted::Unknown);
         }
-    }
+    };
+    let (verdicts, at) = (reply.outcome.map_err(Admitted::Barred)?, reply.now);
+    let mut wins = batch.attempts.iter().zip(&verdicts).filter_map(|(attempt, verdict)| won(attempt, verdict, at));
+    let kept = parts.wins.keep(&parts.activity, batch.guard.epoch, &mut wins).await.is_ok();
+    Ok(verdicts.into_iter().map(move |verdict| match verdict {
+        // It stands in the store, but nobody may hear of it from here.
+        Verdict::Won | Verdict::Known(_) if !kept => Admitted::Unknown,
+        verdict => Admitted::Judged(verdict, at),
+    }))
+}
+
+/// The win that an attempt is to be told of, if any.
+fn won<'a>(attempt: &'a Attempt, verdict: &Verdict, now: StoreMs) -> Option<LoggedWin<'a>> {
+    let won_at = match verdict {
+        Verdict::Won => now,
+        Verdict::Known(known) => known.won_at,
+        _ => return None,
+    };
+    // The payload of a known win is the attempt's own: another one would be a conflict.
+    let (payload, key) = (Some(&attempt.payload), Some(&attempt.key));
+    Some(LoggedWin {
+        request_id: attempt.request_id,
+        user: &attempt.user,
+        key,
+        sku: &attempt.sku,
+        qty: attempt.qty,
+        won_at,
+        payload,
+    })
 }

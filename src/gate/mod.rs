@@ -24,3 +24,4 @@ pub mod view;
 pub mod view_metrics;
 pub mod waiters;
 pub mod watch;
+pub mod win_log;

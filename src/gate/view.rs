@@ -9,6 +9,10 @@ use crate::domain::{SkuId, StoreMs};
 /// How often a gate polls each activity.
 pub const POLL_EVERY: Duration = Duration::from_millis(250);
 
+/// How long a poll may take: a connection that nobody answers on any more is left behind in time to recognise a restart
+/// within a second.
+pub const POLL_DEADLINE: Duration = Duration::from_millis(500);
+
 /// How long "nothing left" may be told, from the sending of the poll that saw it.
 pub const SOLD_OUT_LEASE: Duration = Duration::from_millis(500);
 
@@ -18,6 +22,7 @@ pub const RETURNING_DELAY: Duration = Duration::from_secs(1);
 // A lease given before units came back must have run out before they are sold, or a gate would call their winner sold out.
 const _: () = assert!(RETURNING_DELAY.as_millis() > SOLD_OUT_LEASE.as_millis());
 const _: () = assert!(SOLD_OUT_LEASE.as_millis() > POLL_EVERY.as_millis());
+const _: () = assert!(POLL_EVERY.as_millis() + POLL_DEADLINE.as_millis() < 1_000);
 
 /// How an activity stands for its visitors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

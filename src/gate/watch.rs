@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::admission::{ActivityState, Barred, JournalCursor, JournalOp, Poll, Polled, PolledActivity, RunId};
+use crate::domain::admission::{
+    ActivityState, Barred, Epoch, JournalCursor, JournalOp, Poll, Polled, PolledActivity, RunId,
+};
 use crate::domain::stock::Stock;
 use crate::domain::{RequestId, SkuId, StoreMs};
-use crate::gate::activity::Activity;
+use crate::gate::activity::{Activity, BarredBecause};
 use crate::gate::view::{POLL_EVERY, SOLD_OUT_LEASE, View};
 use crate::platform::clock::monotonic;
 
@@ -18,14 +20,16 @@ const MAX_ENTRIES: usize = 1_000;
 /// Where the watch of one activity stands.
 pub struct Watch {
     cursor: JournalCursor,
-    /// The run and epoch that the cursor belongs to.
-    followed: Option<(u64, RunId)>,
+    /// The run that the cursor belongs to.
+    followed: Option<RunId>,
     /// Wins without a final word, and when they were won.
     unsettled: HashMap<RequestId, StoreMs>,
     /// SKUs whose stock did not add up when last polled, so that each is logged once.
     broken: BTreeSet<SkuId>,
-    /// So that a lasting state is logged once.
-    last_logged: Option<String>,
+    /// How the activity stood when last logged, so that a lasting state is logged once.
+    logged: Option<Option<Barred>>,
+    /// Whether the last poll was answered.
+    answered: bool,
 }
 
 impl Watch {
@@ -36,7 +40,8 @@ impl Watch {
             followed: None,
             unsettled: HashMap::new(),
             broken: BTreeSet::new(),
-            last_logged: None,
+            logged: None,
+            answered: true,
         }
     }
 
@@ -60,51 +65,63 @@ impl Watch {
         let ask =
             Poll { gate: Some(activity.gate.clone()), vouched, after: self.cursor.clone(), max_entries: MAX_ENTRIES };
         let sent = monotonic();
-        match activity.store.poll(&activity.id, &ask).await {
+        let polled = activity.store.poll(&activity.id, &ask).await;
+        activity.metrics.show(BarredBecause::Unreachable, polled.is_err());
+        activity.metrics.show(BarredBecause::WinLog, activity.wins.has_failed());
+        match polled {
             Ok(polled) => {
                 activity.clock.observe(polled.now, sent);
                 activity.metrics.polls_ok.inc();
+                if !std::mem::replace(&mut self.answered, true) {
+                    tracing::info!(activity = %activity.id, "the store answers again");
+                }
                 self.take(activity, polled, sent)
             }
             Err(error) => {
                 activity.metrics.polls_failed.inc();
-                self.log_once(activity, format!("poll failed: {error}"));
+                if std::mem::replace(&mut self.answered, false) {
+                    tracing::warn!(activity = %activity.id, %error, "the store does not answer");
+                }
                 false
             }
         }
     }
 
     fn take(&mut self, activity: &Activity, polled: Polled, sent: std::time::Instant) -> bool {
+        let before = activity.view();
         let state = match polled.activity {
             PolledActivity::Stored(state) => *state,
-            PolledActivity::NotPreheated | PolledActivity::Incomplete => {
-                let incomplete = polled.activity == PolledActivity::Incomplete;
-                // A store that was there and is not any more has lost writes: that is a fence, not a fresh start.
-                let lost = incomplete || activity.view().vouched.is_some();
-                let barred = if lost { Barred::Fenced } else { Barred::NotPreheated };
-                self.log_once(activity, format!("not on sale: {barred:?}"));
-                let view = View {
-                    reached: true,
-                    barred: Some(barred),
-                    winners_known_at: None,
-                    sold_out_lease_until: None,
-                    ..View::clone(&activity.view())
+            PolledActivity::Incomplete => return self.bar(activity, Barred::Fenced, "a part of its keys is gone"),
+            PolledActivity::NotPreheated => {
+                // A store that was there and is not any more has lost writes, unless the sale's time is over for good.
+                let expired = polled.now >= before.ends_at.after(activity.file_terms.retention);
+                return match before.vouched.is_some() && !expired {
+                    true => self.bar(activity, Barred::Fenced, "the store is empty"),
+                    false => self.bar(activity, Barred::NotPreheated, ""),
                 };
-                activity.publish(view);
-                return false;
             }
         };
-        if self.restart_if_moved(&state, &polled.server_run) {
-            // The cursor belonged to another life of the store; read its journal from the start.
+        if before.epoch().is_some_and(|followed| followed != state.terms.epoch) {
+            return self.bar(activity, Barred::Fenced, "the store is under another epoch");
+        }
+        let at_start = self.cursor == JournalCursor::start();
+        if !at_start && state.entries.iter().any(|entry| matches!(entry.op, JournalOp::Preheated)) {
+            return self.bar(activity, Barred::Fenced, "the store was emptied and made anew");
+        }
+        if self.restart_if_moved(&polled.server_run) {
+            // The cursor belonged to another run of the store; read its journal from the start.
             return true;
         }
         self.follow(activity, &state);
         self.check_sums(activity, &state.stock);
-        let suspect = state.run_id != polled.server_run;
-        if suspect {
-            self.log_once(activity, "suspect: the store restarted and may have lost writes".into());
+        let barred = if before.vouched.is_some() && before.barred == Some(Barred::Fenced) {
+            // Keys that come back do not tell what was lost meanwhile: a fence is not lifted by itself.
+            Some(Barred::Fenced)
         } else {
-            self.log_once(activity, format!("on sale under epoch {}", state.terms.epoch.0));
+            (state.run_id != polled.server_run).then_some(Barred::Suspect)
+        };
+        self.stands(activity, barred, "its keys are back, which does not tell what was lost", state.terms.epoch);
+        if barred.is_none() {
             activity.warn_if_file_differs(&state.terms);
         }
         let at_end = state.at_end;
@@ -114,23 +131,69 @@ impl Watch {
             starts_at: state.terms.starts_at,
             ends_at: state.terms.ends_at,
             per_user_limit: state.terms.per_user_limit,
-            barred: suspect.then_some(Barred::Suspect),
-            paused: state.paused,
+            barred,
+            // A gate whose win log has failed admits nobody, as if it were paused.
+            paused: state.paused || activity.wins.has_failed(),
             unsettled: state.unsettled,
             dead: state.dead,
             oldest_unsettled: self.unsettled.values().min().copied(),
-            winners_known_at: (at_end && !suspect).then_some(polled.now),
-            sold_out_lease_until: (at_end && !suspect).then(|| sent + SOLD_OUT_LEASE),
+            winners_known_at: (at_end && barred.is_none()).then_some(polled.now),
+            sold_out_lease_until: (at_end && barred.is_none()).then(|| sent + SOLD_OUT_LEASE),
             stock: state.stock,
         });
         !at_end
     }
 
-    /// True if epoch or run changed, so that the cursor had to go back to the start.
-    fn restart_if_moved(&mut self, state: &ActivityState, run: &RunId) -> bool {
-        let now = (state.terms.epoch.0, run.clone());
-        let moved = self.followed.as_ref().is_some_and(|followed| *followed != now);
-        self.followed = Some(now);
+    /// Nothing can be followed: keeps what was known, and bars every win.
+    fn bar(&mut self, activity: &Activity, barred: Barred, why: &str) -> bool {
+        let before = activity.view();
+        self.stands(activity, Some(barred), why, before.epoch().unwrap_or(Epoch(0)));
+        let view = View {
+            reached: true,
+            barred: Some(barred),
+            winners_known_at: None,
+            sold_out_lease_until: None,
+            ..View::clone(&before)
+        };
+        activity.publish(view);
+        false
+    }
+
+    /// Shows how the activity stands, and logs it if that is new.
+    fn stands(&mut self, activity: &Activity, barred: Option<Barred>, why: &str, epoch: Epoch) {
+        for (because, of) in [
+            (BarredBecause::NotPreheated, Barred::NotPreheated),
+            (BarredBecause::Suspect, Barred::Suspect),
+            (BarredBecause::Fenced, Barred::Fenced),
+        ] {
+            activity.metrics.show(because, barred == Some(of));
+        }
+        let before = self.logged.replace(barred);
+        if before == Some(barred) {
+            return;
+        }
+        let id = &activity.id;
+        if let Some(Some(ended @ (Barred::Suspect | Barred::Fenced))) = before {
+            tracing::info!(activity = %id, was = ?ended, "no longer");
+        }
+        match barred {
+            None => tracing::info!(activity = %id, epoch = epoch.0, "on sale"),
+            Some(Barred::Suspect) => tracing::error!(activity = %id, epoch = epoch.0,
+                "SUSPECT: the store's server was restarted or replaced, and may have lost its last writes. Nobody can win; \
+                 known wins are told and delivered. Look at the server; this release cannot reopen the sale: offer what \
+                 the ledger says is left as a new activity"),
+            Some(Barred::Fenced) => tracing::error!(activity = %id, epoch = epoch.0, why,
+                "FENCED: the store has lost the sale, or a part of it. Nobody can win, and nothing is changed in it. Do \
+                 not preheat it again, which would sell everything twice; this release cannot reopen the sale: offer \
+                 what the ledger says is left as a new activity"),
+            Some(Barred::NotPreheated | Barred::Late) => tracing::info!(activity = %id, "not preheated"),
+        }
+    }
+
+    /// True if the run changed, so that the cursor had to go back to the start.
+    fn restart_if_moved(&mut self, run: &RunId) -> bool {
+        let moved = self.followed.as_ref().is_some_and(|followed| followed != run);
+        self.followed = Some(run.clone());
         if moved {
             self.cursor = JournalCursor::start();
             self.unsettled.clear();
@@ -165,13 +228,6 @@ impl Watch {
             } else if self.broken.insert(sku.clone()) {
                 tracing::error!(activity = %activity.id, %sku, ?stock, "INV-2 BROKEN: the stock does not add up");
             }
-        }
-    }
-
-    fn log_once(&mut self, activity: &Activity, state: String) {
-        if self.last_logged.as_ref() != Some(&state) {
-            tracing::info!(activity = %activity.id, state, "activity");
-            self.last_logged = Some(state);
         }
     }
 }

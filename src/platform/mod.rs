@@ -1,5 +1,6 @@
 //! What touches the machine: clock, drivers, telemetry, shutdown. No decision about a sale is made here.
 
+pub mod breaker;
 pub mod clock;
 pub mod http_server;
 pub mod listen;

@@ -66,7 +66,9 @@ pub async fn look(client: &RedisClient, max_clock_offset: Option<Duration>) -> R
 }
 
 async fn ask<T: FromRedisValue>(client: &RedisClient, command: &Cmd) -> Result<T, Unfit> {
-    let value = client.call(command).await.map_err(|error| Unfit::NoAnswer(error.to_string()))?;
+    // Whatever a breaker thinks: this finds out whether the server answers.
+    let asked = client.ask(command, Some(client.deadline())).await;
+    let (value, _) = asked.map_err(|error| Unfit::NoAnswer(error.to_string()))?;
     T::from_redis_value(value).map_err(|error| Unfit::NoAnswer(error.to_string()))
 }
 

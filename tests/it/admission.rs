@@ -10,6 +10,7 @@ use seckill_gate::domain::win::{Cause, Reason, Release};
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, StoreMs, UserId};
 use seckill_gate::gate::activity::{Activity, Admitted, Phase, StoreMetrics, World};
 use seckill_gate::gate::store::redis::RedisStore;
+use seckill_gate::gate::win_log::{LogFirst, NoWinLog};
 use seckill_gate::platform::clock::{StoreClock, monotonic, wall_ms};
 use seckill_gate::platform::metrics::Metrics;
 use seckill_gate::platform::redis::RedisSettings;
@@ -26,6 +27,7 @@ fn world(redis: &Redis, gate: &str, queue: usize) -> World {
         gate: gate.parse().unwrap(),
         store: Arc::new(RedisStore::new(&settings).unwrap()),
         clock: Arc::new(StoreClock::new()),
+        wins: Arc::new(LogFirst::new(NoWinLog)),
         store_deadline: STORE_DEADLINE,
         queue,
         first_delivery_lease: Duration::from_secs(60),

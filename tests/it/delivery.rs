@@ -16,6 +16,7 @@ use seckill_gate::domain::win::Cause;
 use seckill_gate::gate::delivery::backlog::Backlog;
 use seckill_gate::gate::delivery::client::{ClientOptions, OrderClient};
 use seckill_gate::gate::delivery::courier::{Courier, CourierOptions};
+use seckill_gate::gate::delivery::lanes::Errand;
 use seckill_gate::gate::delivery::metrics::DeliveryMetrics;
 use seckill_gate::gate::delivery::pacer::Pacer;
 use seckill_gate::gate::delivery::relay;
@@ -23,6 +24,7 @@ use seckill_gate::gate::delivery::reply::StoredReply;
 use seckill_gate::gate::delivery::ticket::{self, Ticket, TicketSigner};
 use seckill_gate::gate::delivery::told::{FirstDelivery, Told};
 use seckill_gate::gate::delivery::word::ReplyRules;
+use seckill_gate::platform::breaker::BreakerMetrics;
 use seckill_gate::platform::metrics::Metrics;
 use seckill_gate::platform::shutdown::{self, Stage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -96,6 +98,7 @@ fn rig(orders: SocketAddr, max_in_flight: usize, answer_within: Duration) -> Rig
         Arc::new(TicketSigner::from_pem(pair.private_pem.as_bytes()).unwrap()),
         CourierOptions { max_in_flight, answer_within },
         DeliveryMetrics::register(&metrics).unwrap(),
+        &BreakerMetrics::register(&metrics).unwrap(),
     );
     Rig { courier, backlog, public_pem: pair.public_pem, metrics }
 }
@@ -341,7 +344,9 @@ async fn a_relay_without_a_free_permit_claims_no_win_but_still_puts_returned_uni
     let rig = rig(serve_bytes(b"").await, 2, Duration::from_secs(5));
     let activity = FakeActivity::new();
     activity.state.lock().unwrap().due = vec![activity.win("u1", b"{}")];
-    let permits = (rig.courier.try_permit().unwrap(), rig.courier.try_permit().unwrap());
+    let id = "sale".parse().unwrap();
+    let permit = || rig.courier.try_permit(&id, Errand::First).ok().expect("a permit is free");
+    let permits = (permit(), permit());
     let (_trigger, shutdown) = shutdown::channel();
     let pacer = Arc::new(Mutex::new(Pacer::new(500, Duration::from_secs(1), Instant::now())));
     tokio::spawn(relay::run(activity.clone(), rig.courier.clone(), pacer, shutdown));
@@ -365,7 +370,7 @@ async fn an_activity_whose_deliveries_hang_leaves_permits_to_the_others() {
     ))
     .await;
     let rig = rig(orders, 4, Duration::from_secs(5));
-    let (stuck, other) = (FakeActivity::new(), FakeActivity::new());
+    let (stuck, other) = (FakeActivity::named("stuck"), FakeActivity::named("other"));
     stuck.state.lock().unwrap().due = (0..20).map(|n| stuck.win(&format!("stuck{n}"), b"{}")).collect();
     let (_trigger, shutdown) = shutdown::channel();
     let pacer = Arc::new(Mutex::new(Pacer::new(500, Duration::from_secs(1), Instant::now())));

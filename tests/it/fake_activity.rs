@@ -69,7 +69,11 @@ pub fn view() -> View {
 
 impl FakeActivity {
     pub fn new() -> Arc<FakeActivity> {
-        Arc::new(FakeActivity { id: "sale".parse().unwrap(), view: view(), state: Mutex::default() })
+        FakeActivity::named("sale")
+    }
+
+    pub fn named(id: &str) -> Arc<FakeActivity> {
+        Arc::new(FakeActivity { id: id.parse().unwrap(), view: view(), state: Mutex::default() })
     }
 
     /// A fresh win of this user, held.

@@ -12,6 +12,7 @@ mod edge;
 mod external;
 mod fake_activity;
 mod fake_store;
+mod guard;
 mod harness;
 mod house;
 mod operate;

@@ -44,6 +44,10 @@ fn of_gate(gate: &Gate, report: &mut Report<'_>) {
     above_zero(gate.shop.connect_timeout, "/gate/shop/connect_timeout", "`1s`", report);
     above_zero(gate.shop.timeout, "/gate/shop/timeout", "`30s`", report);
     above_zero(gate.shop.idle_timeout, "/gate/shop/idle_timeout", "`30s`", report);
+    if let Some(most) = gate.shop.max_in_flight.filter(|most| *most >= gate.max_connections && *most > 1) {
+        let limit = format!("`{}` (one below `gate.max_connections`)", gate.max_connections.saturating_sub(1));
+        report.at("/gate/shop/max_in_flight", Problem::TooLarge { value: most.to_string(), limit });
+    }
     above_zero(gate.body_deadline, "/gate/body_deadline", "`5s`", report);
     above_zero(gate.idle_timeout, "/gate/idle_timeout", "`60s`", report);
     at_most(

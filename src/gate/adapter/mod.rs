@@ -12,4 +12,4 @@ mod shop;
 mod write;
 
 pub use accept::{Listener, ListenerLimits};
-pub use shop::{Shop, ShopError};
+pub use shop::{BREAKER as SHOP_BREAKER, Shop, ShopError};

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use async_trait::async_trait;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName};
-use pingora::http::RequestHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 
-use super::shop::Shop;
+use super::shop::{Shop, ShopPass};
 use super::{body, write};
 use crate::domain::refusal::Code;
 use crate::gate::answer::Refusal;
@@ -40,6 +40,8 @@ pub(super) struct Proxy<A, D> {
 /// What is kept of one request.
 pub(super) struct Ctx {
     route: RouteName,
+    /// Held while it is under way at the shop.
+    shop: Option<ShopPass>,
     in_flight: Arc<AtomicUsize>,
 }
 
@@ -89,6 +91,12 @@ impl<A: AttemptPort, D: FirstDelivery<A>> Proxy<A, D> {
         let answer = pipeline::serve(&self.edge, sale, &route, &request).await;
         drop(request);
         write::answer(session, answer).await
+    }
+
+    /// Refuses a request whose body nobody needs; the connection stays if the body was short.
+    async fn refuse_unread(&self, session: &mut Session, sale: &Sale<A>, refusal: Refusal) -> pingora::Result<()> {
+        let read = body::read(session, MAX_IDLE_BODY, sale.body_deadline).await;
+        self.refuse(session, sale, if read.is_ok() { refusal } else { refusal.closing() }).await
     }
 
     async fn refuse(&self, session: &mut Session, sale: &Sale<A>, refusal: Refusal) -> pingora::Result<()> {
@@ -152,7 +160,7 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
 
     fn new_ctx(&self) -> Ctx {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        Ctx { route: RouteName::None, in_flight: Arc::clone(&self.in_flight) }
+        Ctx { route: RouteName::None, shop: None, in_flight: Arc::clone(&self.in_flight) }
     }
 
     /// None: compression is the shop's business.
@@ -192,6 +200,13 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
                     self.refuse(session, &sale, Refusal::bad_request(detail).closing()).await?;
                     return Ok(true);
                 }
+                match self.shop.enter() {
+                    Ok(pass) => ctx.shop = Some(pass),
+                    Err(refusal) => {
+                        self.refuse_unread(session, &sale, refusal).await?;
+                        return Ok(true);
+                    }
+                }
                 return Ok(false);
             }
             // Owned, since reading the body needs the session.
@@ -200,10 +215,7 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
                 (rest.to_owned(), query)
             }
             Err(ambiguous) => {
-                let refusal = Refusal::bad_request(ambiguous.detail());
-                let read = body::read(session, MAX_IDLE_BODY, sale.body_deadline).await;
-                let refusal = if read.is_ok() { refusal } else { refusal.closing() };
-                self.refuse(session, &sale, refusal).await?;
+                self.refuse_unread(session, &sale, Refusal::bad_request(ambiguous.detail())).await?;
                 return Ok(true);
             }
         };
@@ -230,8 +242,20 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
         upstream.insert_header("X-Forwarded-For", line)
     }
 
+    async fn response_filter(
+        &self,
+        _session: &mut Session,
+        _response: &mut ResponseHeader,
+        ctx: &mut Ctx,
+    ) -> pingora::Result<()> {
+        if let Some(pass) = &mut ctx.shop {
+            pass.answered();
+        }
+        Ok(())
+    }
+
     /// The shop does not answer, or the client is gone. The one way in which a shop's failure becomes an answer.
-    async fn fail_to_proxy(&self, session: &mut Session, e: &Error, _ctx: &mut Ctx) -> FailToProxy {
+    async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut Ctx) -> FailToProxy {
         session.set_keepalive(None);
         let begun = session.response_written().is_some_and(|header| !header.status.is_informational());
         let code = match (e.esource(), e.etype()) {
@@ -252,6 +276,9 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
             session.downstream_session.shutdown().await;
         }
         if *e.esource() == ErrorSource::Upstream {
+            if let Some(pass) = &mut ctx.shop {
+                pass.not_answered(e.etype().as_str());
+            }
             let failures = self.shop_failures.fetch_add(1, Ordering::Relaxed) + 1;
             // A dead shop under a crowd: one line for the first, then fewer and fewer.
             if failures.is_power_of_two() || failures.is_multiple_of(10_000) {

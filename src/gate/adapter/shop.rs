@@ -1,9 +1,20 @@
-//! The shop behind the gate: where it is and how long it may take.
+//! The shop behind the gate: where it is, how long it may take, and who may still be sent there.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pingora::upstreams::peer::HttpPeer;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::domain::backoff::Backoff;
+use crate::domain::refusal::Code;
+use crate::gate::answer::Refusal;
+use crate::platform::breaker::{Circuit, Pass, Policy};
+
+/// When requests to the shop are refused at once, and how often one finds out whether it answers again.
+pub const BREAKER: Policy =
+    Policy { failures: 5, probes: Backoff { first: Duration::from_millis(250), cap: Duration::from_secs(2) } };
 
 /// The shop, its name resolved: nothing is looked up while requests are served.
 #[derive(Debug, Clone)]
@@ -18,6 +29,41 @@ pub struct Shop {
     pub timeout: Duration,
     /// How long an idle connection is kept; below the shop's own idle timeout.
     pub idle_timeout: Duration,
+    /// Places for requests under way: a hung shop must not hold every connection of the gate.
+    pub places: Arc<Semaphore>,
+    /// Opens when it does not answer.
+    pub breaker: Arc<Circuit>,
+}
+
+/// The right to send one request to the shop, for as long as it is under way.
+pub(super) struct ShopPass {
+    _place: OwnedSemaphorePermit,
+    breaker: Arc<Circuit>,
+    pass: Pass,
+    told: bool,
+}
+
+impl ShopPass {
+    /// The shop has begun to answer.
+    pub(super) fn answered(&mut self) {
+        self.told = true;
+        self.breaker.succeeded();
+    }
+
+    /// The shop gave no answer.
+    pub(super) fn not_answered(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.told, true) {
+            self.breaker.failed(self.pass, why);
+        }
+    }
+}
+
+impl Drop for ShopPass {
+    fn drop(&mut self) {
+        if !self.told {
+            self.breaker.abandoned(self.pass);
+        }
+    }
 }
 
 /// A shop URL that cannot be used.
@@ -41,7 +87,11 @@ impl Shop {
     ///
     /// # Errors
     /// If its URL is malformed or its host has no address.
-    pub async fn resolve(config: &crate::config::schema::Shop) -> Result<Shop, ShopError> {
+    pub async fn resolve(
+        config: &crate::config::schema::Shop,
+        max_in_flight: usize,
+        breaker: Circuit,
+    ) -> Result<Shop, ShopError> {
         let bad = || ShopError::Url(config.url.clone());
         let uri: http::Uri = config.url.parse().map_err(|_| bad())?;
         let tls = match uri.scheme_str() {
@@ -68,7 +118,21 @@ impl Shop {
             connect_timeout: config.connect_timeout.0,
             timeout: config.timeout.0,
             idle_timeout: config.idle_timeout.0,
+            places: Arc::new(Semaphore::new(max_in_flight)),
+            breaker: Arc::new(breaker),
         })
+    }
+
+    /// Lets one request through.
+    ///
+    /// # Errors
+    /// BUSY if too many are under way, UPSTREAM_UNAVAILABLE if the shop does not answer; it was not sent.
+    pub(super) fn enter(&self) -> Result<ShopPass, Refusal> {
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Code::Busy)?;
+        match self.breaker.ask() {
+            Pass::Refused(wait) => Err(Refusal::from(Code::UpstreamUnavailable).retry_after(wait)),
+            pass => Ok(ShopPass { _place: place, breaker: Arc::clone(&self.breaker), pass, told: false }),
+        }
     }
 
     pub(super) fn peer(&self) -> HttpPeer {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::admission::{DueWin, Recorded, Settlement};
@@ -12,12 +12,14 @@ use crate::domain::win::WinState;
 use crate::domain::{ActivityId, RequestId};
 use crate::gate::delivery::backlog::{self, Backlog, Deferred};
 use crate::gate::delivery::client::OrderClient;
+use crate::gate::delivery::lanes::{Errand, Lanes, NoPermit, Permit};
 use crate::gate::delivery::metrics::DeliveryMetrics;
 use crate::gate::delivery::outbox::{Guarded, Outbox};
 use crate::gate::delivery::ticket::TicketSigner;
 use crate::gate::delivery::told::{FirstDelivery, Told};
 use crate::gate::delivery::word::Word;
 use crate::gate::store::StoreError;
+use crate::platform::breaker::BreakerMetrics;
 use crate::platform::clock::{monotonic, wall_ms};
 
 /// How long after a delivery's deadline its word may take to be recorded before another gate delivers again.
@@ -41,16 +43,11 @@ pub struct Courier {
 struct Inner {
     client: OrderClient,
     signer: Arc<TicketSigner>,
-    permits: Arc<Semaphore>,
+    lanes: Arc<Lanes>,
     options: CourierOptions,
     under_way: TaskTracker,
     metrics: DeliveryMetrics,
     backlog: mpsc::Sender<Deferred>,
-}
-
-/// The right to have one delivery under way.
-pub struct Permit {
-    _global: OwnedSemaphorePermit,
 }
 
 impl Courier {
@@ -60,11 +57,12 @@ impl Courier {
         signer: Arc<TicketSigner>,
         options: CourierOptions,
         metrics: DeliveryMetrics,
+        breakers: &BreakerMetrics,
     ) -> (Courier, Backlog) {
-        let permits = Arc::new(Semaphore::new(options.max_in_flight.max(1)));
+        let lanes = Lanes::new(options.max_in_flight, breakers.clone());
         let under_way = TaskTracker::new();
         let (backlog, waiting) = mpsc::channel(backlog::CAPACITY);
-        let inner = Inner { client, signer, permits, options, under_way, metrics, backlog };
+        let inner = Inner { client, signer, lanes, options, under_way, metrics, backlog };
         (Courier { inner: Arc::new(inner) }, Backlog { waiting })
     }
 
@@ -73,14 +71,11 @@ impl Courier {
         self.inner.signer.jwks()
     }
 
-    /// Shows this activity's conflicts from the start: a rate over a series that appears with its first event misses it.
+    /// Opens the activity's lane and shows its conflicts from the start: a rate over a series that appears with its first
+    /// event misses it.
     pub fn announce(&self, activity: &ActivityId) {
+        self.inner.lanes.announce(activity);
         self.inner.metrics.conflicts.with_label_values(&[activity.as_str()]);
-    }
-
-    /// Deliveries under way at once, at most.
-    pub fn max_in_flight(&self) -> usize {
-        self.inner.options.max_in_flight.max(1)
     }
 
     /// The deadline of one delivery.
@@ -88,14 +83,14 @@ impl Courier {
         self.inner.client.deadline()
     }
 
-    /// A permit, if one is free.
-    pub fn try_permit(&self) -> Option<Permit> {
-        self.inner.permits.clone().try_acquire_owned().ok().map(|permit| Permit { _global: permit })
+    /// A permit, if there is one for this activity.
+    pub fn try_permit(&self, activity: &ActivityId, errand: Errand) -> Result<Permit, NoPermit> {
+        self.inner.lanes.try_permit(activity, errand)
     }
 
-    /// The next permit that is given back.
-    pub async fn permit(&self) -> Option<Permit> {
-        self.inner.permits.clone().acquire_owned().await.ok().map(|permit| Permit { _global: permit })
+    /// Resolves when a permit has been given back since the last time.
+    pub async fn freed(&self) {
+        self.inner.lanes.freed().await;
     }
 
     /// How long a delivery and the recording of its word may take: nobody else may claim the win before.
@@ -109,11 +104,11 @@ impl Courier {
         outbox: Arc<dyn Outbox>,
         win: DueWin,
         traceparent: Option<String>,
-        permit: Permit,
+        mut permit: Permit,
     ) -> tokio::task::JoinHandle<Told> {
         let inner = self.inner.clone();
         self.inner.under_way.spawn(async move {
-            let told = inner.deliver(outbox.as_ref(), &win, traceparent.as_deref()).await;
+            let told = inner.deliver(outbox.as_ref(), &win, traceparent.as_deref(), &mut permit).await;
             drop(permit);
             told
         })
@@ -128,11 +123,15 @@ impl Courier {
 
 impl<A: Outbox> FirstDelivery<A> for Courier {
     /// The first try of a win just won. The delivery is a task of its own: the client's going away ends nothing.
-    /// Without a free permit the winner hears QUEUED; the backlog delivers as permits come back, or, if it is full, the
-    /// relay once the first lease is over.
+    /// Without a free permit the winner hears QUEUED; the backlog delivers as permits come back, or, if it is full or the
+    /// order service does not answer, the relay once the first lease is over.
     async fn deliver_first(&self, activity: &Arc<A>, win: DueWin, traceparent: Option<String>) -> Told {
-        let Some(permit) = self.try_permit() else {
+        let permit = self.try_permit(activity.id(), Errand::First);
+        let Ok(permit) = permit else {
             self.inner.metrics.deferred.inc();
+            if permit.is_err_and(|why| why == NoPermit::BreakerOpen) {
+                return Told::Queued;
+            }
             // Half of the time for recording is left when the last one starts.
             let until = monotonic() + RECORDING / 2;
             _ = self.inner.backlog.try_send(Deferred { outbox: activity.clone(), win, traceparent, until });
@@ -148,7 +147,7 @@ impl<A: Outbox> FirstDelivery<A> for Courier {
 }
 
 impl Inner {
-    async fn deliver(&self, outbox: &dyn Outbox, win: &DueWin, traceparent: Option<&str>) -> Told {
+    async fn deliver(&self, outbox: &dyn Outbox, win: &DueWin, traceparent: Option<&str>, permit: &mut Permit) -> Told {
         let activity = outbox.id();
         let Some(epoch) = outbox.view().epoch() else {
             // The store is gone from view; whoever delivers must know the epoch that the order is booked under.
@@ -166,6 +165,7 @@ impl Inner {
         let under_way = UnderWay::count(&self.metrics.in_flight);
         let word = self.client.deliver(activity, win, &ticket, traceparent).await;
         drop(under_way);
+        permit.heard(&word);
         self.metrics.deliveries.with_label_values(&[word.label()]).inc();
         self.metrics.seconds.with_label_values(&[word.label()]).observe(started.elapsed().as_secs_f64());
         tracing::debug!(%activity, request_id = %win.request_id, tries = win.tries, word = ?word.label(), "delivered");

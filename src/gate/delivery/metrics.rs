@@ -18,7 +18,7 @@ pub struct DeliveryMetrics {
     pub unrecorded: IntCounterVec,
     /// Words that contradict the record. Each one is an alarm.
     pub conflicts: IntCounterVec,
-    /// Winners that were not delivered at once because `max_in_flight` was reached.
+    /// Winners that were not delivered at once: `max_in_flight` was reached, or the breaker is open.
     pub deferred: prometheus::IntCounter,
 }
 
@@ -50,7 +50,7 @@ impl DeliveryMetrics {
             )?,
             deferred: metrics.counter(
                 "seckill_deliveries_deferred_total",
-                "Winners whose first delivery had to wait because max_in_flight was reached.",
+                "Winners whose first delivery had to wait: max_in_flight was reached, or the order service does not answer.",
             )?,
         };
         // Series that exist from the start: a rate over a series that appears with its first event misses that event.

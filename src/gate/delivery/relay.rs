@@ -1,16 +1,15 @@
 //! Repeats deliveries that are due, for one activity: lease, deliver, back off. Any gate may do it for any win.
 //!
 //! Permits and rate are taken *before* wins are claimed, so that no lease runs out in a queue. The first tries of fresh
-//! winners compete for the same permits; one activity's relay holds at most half of them, so that a stuck order service
-//! stops neither them nor the other activities.
+//! winners compete for the same permits (see [`crate::gate::delivery::lanes`]). While the activity's breaker is open, the
+//! relay has one permit now and then: its delivery is the probe.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
-
 use crate::domain::admission::Claimed;
-use crate::gate::delivery::courier::{Courier, Permit};
+use crate::gate::delivery::courier::Courier;
+use crate::gate::delivery::lanes::{Errand, Permit};
 use crate::gate::delivery::outbox::{Guarded, Outbox};
 use crate::gate::delivery::pacer::Pacer;
 use crate::platform::clock::monotonic;
@@ -27,8 +26,7 @@ const TROUBLE: Duration = Duration::from_millis(1_000);
 
 /// Runs one activity's relay until the listeners close. `pacer` is shared by all relays of the gate.
 pub async fn run(outbox: Arc<dyn Outbox>, courier: Courier, pacer: Arc<Mutex<Pacer>>, shutdown: Shutdown) {
-    let share = (courier.max_in_flight() / 2).max(1);
-    let relay = Relay { own: Arc::new(Semaphore::new(share)), outbox, courier, pacer };
+    let relay = Relay { outbox, courier, pacer };
     let mut troubled = false;
     while shutdown.stage() < Stage::Closing {
         let (pause, trouble) = relay.round().await;
@@ -50,12 +48,7 @@ struct Relay {
     outbox: Arc<dyn Outbox>,
     courier: Courier,
     pacer: Arc<Mutex<Pacer>>,
-    /// This activity's share of the courier's permits.
-    own: Arc<Semaphore>,
 }
-
-/// A permit of the gate, and one of the activity's share.
-type Slot = (Permit, tokio::sync::OwnedSemaphorePermit);
 
 impl Relay {
     /// One claim and the start of its deliveries. Tells how long to pause, and whether the store was in trouble.
@@ -63,10 +56,10 @@ impl Relay {
         if self.outbox.view().epoch().is_none() {
             return (IDLE, false);
         }
-        let mut slots = self.slots();
-        let limit = self.paced(|pacer| pacer.take(slots.len(), monotonic()));
-        slots.truncate(limit);
-        // With no slot free the claim still puts returned units on sale.
+        let mut permits = self.permits();
+        let limit = self.paced(|pacer| pacer.take(permits.len(), monotonic()));
+        permits.truncate(limit);
+        // Without a permit the claim still puts returned units on sale.
         let claimed = self.outbox.claim_due(limit, self.courier.lease()).await;
         let wins = match &claimed {
             Ok(Ok(claimed)) => claimed.wins.len(),
@@ -75,26 +68,17 @@ impl Relay {
         self.paced(|pacer| pacer.give_back(limit.saturating_sub(wins)));
         let (pause, trouble) = pause_after(&claimed, limit);
         if let Ok(Ok(Claimed { wins, .. })) = claimed {
-            for (win, (permit, own)) in wins.into_iter().zip(slots) {
-                let delivery = self.courier.start(self.outbox.clone(), win, None, permit);
-                tokio::spawn(async move {
-                    // What a relay delivery tells is read from the store by whoever waits for it.
-                    let _ = delivery.await;
-                    drop(own);
-                });
+            for (win, permit) in wins.into_iter().zip(permits) {
+                // What a relay delivery tells is read from the store by whoever waits for it.
+                drop(self.courier.start(self.outbox.clone(), win, None, permit));
             }
         }
         (pause, trouble)
     }
 
-    fn slots(&self) -> Vec<Slot> {
-        let mut slots = Vec::new();
-        while slots.len() < MAX_CLAIM {
-            let Ok(own) = self.own.clone().try_acquire_owned() else { break };
-            let Some(permit) = self.courier.try_permit() else { break };
-            slots.push((permit, own));
-        }
-        slots
+    fn permits(&self) -> Vec<Permit> {
+        let permit = || self.courier.try_permit(self.outbox.id(), Errand::Relay).ok();
+        std::iter::from_fn(permit).take(MAX_CLAIM).collect()
     }
 
     fn paced<T>(&self, act: impl FnOnce(&mut Pacer) -> T) -> T {

@@ -19,7 +19,7 @@ use crate::domain::ActivityId;
 use crate::domain::admission::Epoch;
 use crate::domain::dead_letters::DeadLetterPolicy;
 use crate::gate::activity::{Activity, StoreMetrics, World};
-use crate::gate::adapter::{Listener, ListenerLimits, Shop};
+use crate::gate::adapter::{Listener, ListenerLimits, SHOP_BREAKER, Shop};
 use crate::gate::admin::{self, AdminWorld, Managed};
 use crate::gate::delivery::courier::Courier;
 use crate::gate::delivery::outbox::Outbox;
@@ -29,6 +29,8 @@ use crate::gate::edge::Edge;
 use crate::gate::metrics;
 use crate::gate::view::RETURNING_DELAY;
 use crate::gate::view_metrics::ViewMetrics;
+use crate::gate::win_log::{LogFirst, NoWinLog};
+use crate::platform::breaker::BreakerMetrics;
 use crate::platform::clock::{StoreClock, monotonic};
 use crate::platform::http_server::{self, HttpLimits};
 use crate::platform::listen::listen;
@@ -73,18 +75,20 @@ impl Sockets {
 pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> anyhow::Result<()> {
     let config = &loaded.config;
     let registry = Arc::new(Metrics::new()?);
-    let store = store::open(loaded).await?;
+    let breakers = BreakerMetrics::register(&registry)?;
+    let store = store::open(loaded, &breakers).await?;
     let clock = Arc::new(StoreClock::new());
     let gates =
         if config.deployment.gates.is_empty() { vec![config.gate.id.clone()] } else { config.deployment.gates.clone() };
     let closing = CancellationToken::new();
     let ended = CancellationToken::new();
 
-    let (courier, backlog) = parts::courier(loaded, &registry)?;
+    let (courier, backlog) = parts::courier(loaded, &registry, &breakers)?;
     let world = World {
         gate: config.gate.id.clone(),
         store: Arc::clone(&store.store),
         clock: Arc::clone(&clock),
+        wins: Arc::new(LogFirst::new(NoWinLog)),
         store_deadline: store.deadline,
         queue: store.queue,
         first_delivery_lease: courier.lease(),
@@ -118,7 +122,8 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
     let edge_metrics = Arc::new(metrics::Metrics::new(registry.registry())?);
     let sale = parts::sale(loaded, &activities, gates.len(), &courier, &edge_metrics)?;
     let edge = Arc::new(Edge::new(sale, Arc::new(courier.clone()), Arc::clone(&clock), edge_metrics));
-    let shop = Shop::resolve(&config.gate.shop).await?;
+    let breaker = breakers.circuit("shop", "", SHOP_BREAKER);
+    let shop = Shop::resolve(&config.gate.shop, config.gate.shop_max_in_flight(), breaker).await?;
     let limits = ListenerLimits {
         max_connections: config.gate.max_connections as usize,
         requests_per_connection: config.gate.requests_per_connection,

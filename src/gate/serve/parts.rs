@@ -32,6 +32,7 @@ use crate::gate::limits::Limits;
 use crate::gate::metrics::Metrics as EdgeMetrics;
 use crate::gate::pages::{Page, PageText};
 use crate::gate::tokens::{TokenKey, Tokens};
+use crate::platform::breaker::BreakerMetrics;
 use crate::platform::metrics::Metrics;
 
 /// Deadline of one call to the ledger: an operator waits for it.
@@ -42,7 +43,7 @@ fn secret(loaded: &Loaded, source: &SecretSource, name: &str) -> anyhow::Result<
 }
 
 /// Who delivers winners.
-pub fn courier(loaded: &Loaded, registry: &Metrics) -> anyhow::Result<(Courier, Backlog)> {
+pub fn courier(loaded: &Loaded, registry: &Metrics, breakers: &BreakerMetrics) -> anyhow::Result<(Courier, Backlog)> {
     let orders = &loaded.config.orders;
     let client = OrderClient::new(ClientOptions {
         url: Url::parse(&orders.url).context("orders.url")?,
@@ -56,7 +57,7 @@ pub fn courier(loaded: &Loaded, registry: &Metrics) -> anyhow::Result<(Courier, 
     let signer = TicketSigner::from_pem(&secret(loaded, &orders.ticket_key, "orders.ticket_key")?)
         .context("orders.ticket_key")?;
     let options = CourierOptions { max_in_flight: orders.max_in_flight, answer_within: orders.answer_within.0 };
-    Ok(Courier::new(client, Arc::new(signer), options, DeliveryMetrics::register(registry)?))
+    Ok(Courier::new(client, Arc::new(signer), options, DeliveryMetrics::register(registry)?, breakers))
 }
 
 /// Where sales are registered.

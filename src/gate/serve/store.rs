@@ -8,9 +8,12 @@ use anyhow::Context;
 use crate::config::Loaded;
 use crate::config::schema::Store;
 use crate::domain::StoreMs;
+use crate::domain::backoff::Backoff;
 use crate::gate::store::AdmissionStore;
 use crate::gate::store::redis::RedisStore;
 use crate::gate::store::sqlite::SqliteStore;
+use crate::gate::view::POLL_EVERY;
+use crate::platform::breaker::{BreakerMetrics, Policy};
 use crate::platform::clock::wall_ms;
 use crate::platform::redis::RedisSettings;
 use crate::platform::redis_server::demand_fit;
@@ -25,9 +28,12 @@ pub struct OpenStore {
     pub queue: usize,
 }
 
+/// Three calls in a row without an answer; after that the gate's polls, four a second, find out when there is one again.
+const BREAKER: Policy = Policy { failures: 3, probes: Backoff { first: POLL_EVERY, cap: POLL_EVERY } };
+
 /// Opens it. A Redis that could lose or misjudge a sale is refused; one that cannot be reached is not, since the shop
 /// behind the gate must not go down with it: it is looked at again until it has been.
-pub async fn open(loaded: &Loaded) -> anyhow::Result<OpenStore> {
+pub async fn open(loaded: &Loaded, breakers: &BreakerMetrics) -> anyhow::Result<OpenStore> {
     match &loaded.config.store {
         Store::Redis { url, username, password, deadline, max_clock_offset, queue } => {
             let password = match password {
@@ -36,7 +42,8 @@ pub async fn open(loaded: &Loaded) -> anyhow::Result<OpenStore> {
             };
             let settings =
                 RedisSettings { url: url.clone(), username: username.clone(), password, deadline: deadline.0 };
-            let store = Arc::new(RedisStore::new(&settings).context("store.url")?);
+            let breaker = breakers.circuit("store", "", BREAKER);
+            let store = Arc::new(RedisStore::behind(&settings, breaker).context("store.url")?);
             demand_fit("admission store", store.client(), Some(max_clock_offset.0)).await?;
             Ok(OpenStore { store, deadline: deadline.0, queue: *queue })
         }

@@ -17,7 +17,7 @@ use seckill_gate::domain::stock::Stock;
 use seckill_gate::domain::win::WinState;
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, SkuId, StoreMs, UserId};
 use seckill_gate::gate::activity::{Admitted, Phase, View};
-use seckill_gate::gate::adapter::{Listener, ListenerLimits, Shop};
+use seckill_gate::gate::adapter::{Listener, ListenerLimits, SHOP_BREAKER, Shop};
 use seckill_gate::gate::address::TrustedProxies;
 use seckill_gate::gate::answer::Problems;
 use seckill_gate::gate::delivery::reply::StoredReply;
@@ -30,9 +30,11 @@ use seckill_gate::gate::pages::{Page, PageText};
 use seckill_gate::gate::port::AttemptPort;
 use seckill_gate::gate::store::StoreError;
 use seckill_gate::gate::tokens::{TokenKey, Tokens};
+use seckill_gate::platform::breaker::BreakerMetrics;
 use seckill_gate::platform::clock::{StoreClock, monotonic};
+use seckill_gate::platform::metrics::Metrics as PlatformMetrics;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -227,6 +229,7 @@ pub struct Settings {
     pub body_deadline: Duration,
     pub shop_timeout: Duration,
     pub dead_shop: bool,
+    pub shop_places: usize,
     pub attempts_per_user: Option<Rate>,
 }
 
@@ -262,6 +265,7 @@ pub async fn start_with(change: impl FnOnce(&mut Settings)) -> World {
         body_deadline: Duration::from_secs(5),
         shop_timeout: Duration::from_secs(5),
         dead_shop: false,
+        shop_places: 1_000,
         attempts_per_user: None,
     };
     change(&mut settings);
@@ -272,7 +276,9 @@ pub async fn start_with(change: impl FnOnce(&mut Settings)) -> World {
         takes: Mutex::default(),
         delivered: Mutex::default(),
     });
-    let registry = prometheus::Registry::new();
+    let platform = PlatformMetrics::new().unwrap();
+    let breakers = BreakerMetrics::register(&platform).unwrap();
+    let registry = platform.registry().clone();
     let metrics = Arc::new(Metrics::new(&registry).unwrap());
     let shop_requests = Arc::new(AtomicUsize::new(0));
     let shop_address = if settings.dead_shop {
@@ -286,6 +292,8 @@ pub async fn start_with(change: impl FnOnce(&mut Settings)) -> World {
         connect_timeout: Duration::from_secs(1),
         timeout: settings.shop_timeout,
         idle_timeout: Duration::from_secs(30),
+        places: Arc::new(Semaphore::new(settings.shop_places)),
+        breaker: Arc::new(breakers.circuit("shop", "", SHOP_BREAKER)),
     };
     let sale = sale(&settings, &port, &metrics);
     let edge = Arc::new(Edge::new(sale, Arc::clone(&delivery), Arc::clone(&clock), metrics));

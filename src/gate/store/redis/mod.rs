@@ -3,7 +3,7 @@
 mod reply;
 mod scripts;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -19,7 +19,9 @@ use crate::domain::admission::{
 use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::time::millis;
 use crate::domain::{ActivityId, IdempotencyKey, RequestId, StoreMs, UserId};
-use crate::platform::redis::{CallError, RedisClient, RedisSettings};
+use crate::gate::view::POLL_DEADLINE;
+use crate::platform::breaker::Circuit;
+use crate::platform::redis::{AnsweredOn, CallError, RedisClient, RedisSettings};
 
 /// Ids per look-up: Lua unpacks fewer than 8,000 values, and a look-up must not hold the server up.
 const MOST_IDS: usize = 1_000;
@@ -28,6 +30,8 @@ const MOST_IDS: usize = 1_000;
 pub struct RedisStore {
     client: Arc<RedisClient>,
     scripts: Scripts,
+    /// The run that answered the last poll.
+    last_run: Mutex<Option<RunId>>,
 }
 
 impl RedisStore {
@@ -36,10 +40,29 @@ impl RedisStore {
         RedisStore::with_scripts(settings, Scripts::built_in())
     }
 
+    /// As [`RedisStore::new`], with a breaker before every call but a gate's polls, which find out whether the server
+    /// answers again.
+    pub fn behind(settings: &RedisSettings, breaker: Circuit) -> Result<RedisStore, StoreError> {
+        let client = RedisClient::new(settings).map_err(StoreError::Unavailable)?.behind(breaker);
+        Ok(RedisStore::of(client, Scripts::built_in()))
+    }
+
     /// As [`RedisStore::new`], with other scripts: so that a test can show that a wrong one is found out.
     pub fn with_scripts(settings: &RedisSettings, scripts: Scripts) -> Result<RedisStore, StoreError> {
-        let client = RedisClient::new(settings).map_err(StoreError::Unavailable)?;
-        Ok(RedisStore { client: Arc::new(client), scripts })
+        Ok(RedisStore::of(RedisClient::new(settings).map_err(StoreError::Unavailable)?, scripts))
+    }
+
+    fn of(client: RedisClient, scripts: Scripts) -> RedisStore {
+        RedisStore { client: Arc::new(client), scripts, last_run: Mutex::default() }
+    }
+
+    /// Puts a breaker before every call but a gate's polls, which find out whether the server answers again.
+    ///
+    /// # Errors
+    /// Never for a store that nobody else holds the connection of.
+    #[must_use]
+    pub fn behind(self, breaker: Circuit) -> RedisStore {
+        RedisStore { client: Arc::new(self.client.behind(breaker)), ..self }
     }
 
     /// The connection, to look at the server with.
@@ -55,17 +78,36 @@ impl RedisStore {
         activity: &ActivityId,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<Value, StoreError> {
+        self.run_as(script, activity, arguments, None).await.map(|(value, _)| value)
+    }
+
+    /// The same; with `probe_within` also while the breaker is open, and within that time.
+    async fn run_as(
+        &self,
+        script: &LuaScript,
+        activity: &ActivityId,
+        arguments: impl Fn(&mut Cmd),
+        probe_within: Option<Duration>,
+    ) -> Result<(Value, AnsweredOn), StoreError> {
         let keys = Keys::of(activity);
         let mut command = script.by_sha(&keys);
         arguments(&mut command);
-        match self.client.call(&command).await {
+        match self.client.ask(&command, probe_within).await {
             Err(CallError::NoScript) => {
                 let mut command = script.by_source(&keys);
                 arguments(&mut command);
-                self.client.call(&command).await.map_err(failed)
+                self.client.ask(&command, probe_within).await.map_err(failed)
             }
             other => other.map_err(failed),
         }
+    }
+
+    /// Whether the server runs under another id than at the last poll.
+    fn has_restarted(&self, run: &RunId) -> bool {
+        let mut last = self.last_run.lock().unwrap_or_else(PoisonError::into_inner);
+        let other = last.as_ref().is_some_and(|last| last != run);
+        *last = Some(run.clone());
+        other
     }
 
     /// Runs a guarded script and reads status and time off its reply.
@@ -285,16 +327,17 @@ impl AdmissionStore for RedisStore {
             Some((Epoch(epoch), RunId(run))) => (*epoch, &**run),
             None => (0, "-"),
         };
-        let value = self
-            .run(&self.scripts.poll, activity, |command| {
-                command
-                    .arg(poll.gate.as_ref().map_or("", |gate| gate.as_str()))
-                    .arg(epoch)
-                    .arg(run)
-                    .arg(&*poll.after.0)
-                    .arg(poll.max_entries);
-            })
-            .await?;
+        let arguments = |command: &mut Cmd| {
+            command
+                .arg(poll.gate.as_ref().map_or("", |gate| gate.as_str()))
+                .arg(epoch)
+                .arg(run)
+                .arg(&*poll.after.0)
+                .arg(poll.max_entries);
+        };
+        // A gate's own polls find out whether a server that did not answer does so again, and soon.
+        let probe_within = poll.gate.as_ref().map(|_| self.client.deadline().min(POLL_DEADLINE));
+        let (value, answered_on) = self.run_as(&self.scripts.poll, activity, arguments, probe_within).await?;
         let read = || {
             let mut values = reply::array(value)?.into_iter();
             let status = reply::text(reply::next(&mut values)?)?;
@@ -308,7 +351,13 @@ impl AdmissionStore for RedisStore {
             };
             Ok(Polled { now, server_run, activity })
         };
-        read().map_err(malformed)
+        let polled = read().map_err(malformed)?;
+        if self.has_restarted(&polled.server_run) {
+            // Whatever is still under way belongs to the former run: its answer would be told too late to be true.
+            tracing::warn!(run = %polled.server_run.0, "the store has been restarted: its former connections are given up");
+            self.client.give_up_all_but(&answered_on);
+        }
+        Ok(polled)
     }
 
     async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {

@@ -76,11 +76,15 @@ impl SqliteStore {
         work: impl FnOnce(&Tx<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let server = Arc::clone(&self.server);
-        match self.worker.call(move |connection| server.transact(connection, work)).await {
-            Ok(outcome) => outcome,
-            Err(error @ WorkerError::NotTaken) => Err(StoreError::Unavailable(error.to_string())),
-            Err(error @ (WorkerError::Late(_) | WorkerError::Gone)) => Err(StoreError::Unknown(error.to_string())),
-        }
+        answer(self.worker.call(move |connection| server.transact(connection, work)).await)
+    }
+}
+
+fn answer<T>(answer: Result<Result<T, StoreError>, WorkerError>) -> Result<T, StoreError> {
+    match answer {
+        Ok(outcome) => outcome,
+        Err(error @ WorkerError::NotTaken) => Err(StoreError::Unavailable(error.to_string())),
+        Err(error @ (WorkerError::Late(_) | WorkerError::Gone)) => Err(StoreError::Unknown(error.to_string())),
     }
 }
 
@@ -160,7 +164,14 @@ impl AdmissionStore for SqliteStore {
 
     async fn poll(&self, activity: &ActivityId, poll: &Poll) -> Result<Polled, StoreError> {
         let (activity, poll) = (activity.clone(), poll.clone());
-        self.call(move |tx| tx.poll(&activity, &poll)).await
+        let (urgent, server) = (poll.gate.is_some(), Arc::clone(&self.server));
+        let work = move |connection: &mut Connection| server.transact(connection, |tx| tx.poll(&activity, &poll));
+        // A gate's own polls go ahead of waiting attempts: behind a crowd the sold-out lease would lapse, and every click
+        // of the crowd would come here, too.
+        answer(match urgent {
+            true => self.worker.call_urgently(work).await,
+            false => self.worker.call(work).await,
+        })
     }
 
     async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
