@@ -118,6 +118,11 @@ impl AdminClient {
         self.send(self.http.request(Method::POST, self.url(path)?).json(body)).await
     }
 
+    /// Asks for a change whose refusal says more than a code and a detail.
+    pub async fn ask(&self, path: &[&str], body: &Value) -> Result<(StatusCode, Value), Failure> {
+        self.exchange(self.http.request(Method::POST, self.url(path)?).json(body)).await
+    }
+
     fn url(&self, path: &[&str]) -> Result<Url, Failure> {
         let mut url = self.base.clone();
         url.path_segments_mut()
@@ -129,6 +134,11 @@ impl AdminClient {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Value, Failure> {
+        let (status, body) = self.exchange(request).await?;
+        if status.is_success() { Ok(body) } else { Err(refused(status, &body)) }
+    }
+
+    async fn exchange(&self, request: RequestBuilder) -> Result<(StatusCode, Value), Failure> {
         let response = request.bearer_auth(&self.token).send().await.map_err(|error| {
             let unreachable = error.is_connect();
             let error = anyhow::Error::new(error.without_url());
@@ -140,12 +150,12 @@ impl AdminClient {
         })?;
         let status = response.status();
         let body = response.text().await.map_err(|error| anyhow!("half an answer from {}: {error}", self.base))?;
-        let body: Value = serde_json::from_str(&body).unwrap_or(Value::Null);
-        if status.is_success() { Ok(body) } else { Err(refused(status, &body)) }
+        Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
     }
 }
 
-fn refused(status: StatusCode, body: &Value) -> Failure {
+/// The words of a refusal.
+pub fn refused(status: StatusCode, body: &Value) -> Failure {
     let text = |name: &str| body.get(name).and_then(Value::as_str);
     let error = match (text("code"), text("detail")) {
         (Some(code), Some(detail)) => anyhow!("{code}: {detail}"),

@@ -16,6 +16,7 @@ mod man;
 mod orders;
 mod pause;
 mod preheat;
+mod reload;
 mod resume;
 mod schema;
 mod serve;
@@ -80,6 +81,8 @@ enum Command {
     StopSku(stop_sku::StopSku),
     /// Lifts a stop, if store and ledger agree
     StartSku(start_sku::StartSku),
+    /// Has a gate read its file again: what changed, and what of it needs a restart
+    Reload(reload::Reload),
     /// Shows how activities stand, with stock as a sum that adds up
     Status(status::Status),
     /// Checks the named invariants across gate and ledger
@@ -133,6 +136,7 @@ fn run(command: Command) -> Outcome {
         Command::Totals(command) => admin_client::run(command.run()),
         Command::StopSku(command) => admin_client::run(command.run()),
         Command::StartSku(command) => admin_client::run(command.run()),
+        Command::Reload(command) => admin_client::run(command.run()),
         Command::Status(command) => admin_client::run(command.run()),
         Command::Audit(command) => admin_client::run(command.run()),
         Command::Keygen(command) => admin_client::run(command.run()),

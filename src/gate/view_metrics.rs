@@ -1,6 +1,7 @@
-//! What is measured of each activity's view, read when it is asked for: stock, unsettled wins, the oldest one's age.
+//! What is measured of each activity's view, read when it is asked for: stock, unsettled wins, the oldest one's age, and
+//! whether the file differs from what was preheated.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -17,15 +18,20 @@ pub struct ViewMetrics {
     unsettled: IntGaugeVec,
     oldest: IntGaugeVec,
     dead: IntGaugeVec,
+    file_differs: IntGaugeVec,
+    /// Held while the gauges are filled and read: activities come and go with reloads, so each reading starts afresh.
+    reading: Mutex<()>,
 }
 
 impl ViewMetrics {
-    /// A collector for these activities; activities that are dropped are no longer shown.
-    pub fn new(activities: &[Arc<dyn Outbox>], clock: Arc<StoreClock>) -> prometheus::Result<ViewMetrics> {
-        let weak: Vec<Weak<dyn Outbox>> = activities.iter().map(Arc::downgrade).collect();
+    /// A collector for the activities that `activities` tells at each reading.
+    pub fn new(
+        activities: impl Fn() -> Vec<Arc<dyn Outbox>> + Send + Sync + 'static,
+        clock: Arc<StoreClock>,
+    ) -> prometheus::Result<ViewMetrics> {
         let gauges = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
         Ok(ViewMetrics {
-            activities: Box::new(move || weak.iter().filter_map(Weak::upgrade).collect()),
+            activities: Box::new(activities),
             clock,
             stock: gauges(
                 "seckill_stock_units",
@@ -39,11 +45,18 @@ impl ViewMetrics {
                 &["activity"],
             )?,
             dead: gauges("seckill_dead_letters", "Wins that could not be delivered for too long.", &["activity"])?,
+            file_differs: gauges(
+                "seckill_activity_file_differs",
+                "1 if this gate's file differs from what was preheated, which counts.",
+                &["activity"],
+            )?,
+            reading: Mutex::default(),
         })
     }
 
     fn read(&self) {
         let now = self.clock.now().store;
+        self.parts().into_iter().for_each(IntGaugeVec::reset);
         for activity in (self.activities)() {
             let view = activity.view();
             let name = activity.id().as_str();
@@ -61,11 +74,12 @@ impl ViewMetrics {
             let age = view.oldest_unsettled.map_or(0, |won| won.until(now).as_secs());
             self.oldest.with_label_values(&[name]).set(signed(age));
             self.dead.with_label_values(&[name]).set(0);
+            self.file_differs.with_label_values(&[name]).set(i64::from(!activity.file_differs().is_empty()));
         }
     }
 
-    fn parts(&self) -> [&IntGaugeVec; 4] {
-        [&self.stock, &self.unsettled, &self.oldest, &self.dead]
+    fn parts(&self) -> [&IntGaugeVec; 5] {
+        [&self.stock, &self.unsettled, &self.oldest, &self.dead, &self.file_differs]
     }
 }
 
@@ -79,6 +93,7 @@ impl Collector for ViewMetrics {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         self.read();
         self.parts().into_iter().flat_map(Collector::collect).collect()
     }

@@ -74,12 +74,18 @@ impl Watch {
                 let lost = incomplete || activity.view().vouched.is_some();
                 let barred = if lost { Barred::Fenced } else { Barred::NotPreheated };
                 self.log_once(activity, format!("not on sale: {barred:?}"));
+                let known = activity.view();
+                let before = match known.vouched {
+                    Some(_) => View::clone(&known),
+                    // Until it is preheated the file's word stands, and a reload may have changed it.
+                    None => View::unpolled(&activity.file.get()),
+                };
                 let view = View {
                     reached: true,
                     barred: Some(barred),
                     winners_known_at: None,
                     sold_out_lease_until: None,
-                    ..View::clone(&activity.view())
+                    ..before
                 };
                 activity.publish(view);
                 return false;
@@ -95,7 +101,7 @@ impl Watch {
             self.log_once(activity, "suspect: the store restarted and may have lost writes".into());
         } else {
             self.log_once(activity, format!("on sale under epoch {}", state.terms.epoch.0));
-            activity.warn_if_file_differs(&state.terms);
+            activity.file.compare(&activity.id, &state.terms);
         }
         let at_end = state.at_end;
         activity.publish(View {

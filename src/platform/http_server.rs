@@ -141,11 +141,25 @@ pub fn bounded(router: Router, limits: HttpLimits) -> Router {
 
 /// An error as `application/problem+json`, never cached.
 pub fn problem(status: StatusCode, code: &str, detail: &str, retryable: bool) -> Response {
+    problem_with(status, code, detail, retryable, serde_json::Map::new())
+}
+
+/// The same with further members.
+pub fn problem_with(
+    status: StatusCode,
+    code: &str,
+    detail: &str,
+    retryable: bool,
+    more: serde_json::Map<String, serde_json::Value>,
+) -> Response {
     let title = status.canonical_reason().unwrap_or("Error");
-    let body = serde_json::json!({
+    let mut body = serde_json::json!({
         "type": "about:blank", "title": title, "status": status.as_u16(),
         "code": code, "detail": detail, "retryable": retryable,
     });
+    if let Some(members) = body.as_object_mut() {
+        members.extend(more);
+    }
     let headers = [(header::CONTENT_TYPE, "application/problem+json"), (header::CACHE_CONTROL, "no-store")];
     (status, headers, body.to_string()).into_response()
 }

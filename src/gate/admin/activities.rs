@@ -59,6 +59,7 @@ fn brief(world: &AdminWorld, id: &ActivityId, managed: &Managed) -> Value {
         "unsettled": view.unsettled,
         "oldest_unsettled_age_ms": view.oldest_unsettled.map(|won| now.0.saturating_sub(won.0)),
         "gates": world.gates,
+        "file_differs": *managed.activity.file_differs(),
         "skus": view.stock.iter().map(|(sku, stock)| json!({
             "sku": sku, "total": stock.total, "left": stock.left, "returning": stock.returning,
             "withheld": stock.withheld, "stopped": stock.stopped,

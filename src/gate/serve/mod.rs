@@ -1,31 +1,33 @@
 //! A whole gate, put together from a checked configuration: store, activities, delivery, listeners. [`serve`] takes its
 //! sockets and its end as arguments, so that a test or the demo can run one beside other things.
 
+mod live;
 mod parts;
 mod store;
 
-use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
+use arc_swap::ArcSwap;
+use futures::{Stream, StreamExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::live::{Live, Roster, Starter};
 use crate::config::{self, Loaded};
-use crate::domain::ActivityId;
-use crate::domain::admission::Epoch;
 use crate::gate::activity::{Activity, StoreMetrics, World};
 use crate::gate::adapter::{Listener, ListenerLimits, Shop};
-use crate::gate::admin::{self, AdminWorld, Managed};
+use crate::gate::admin::{self, AdminState, AdminWorld};
 use crate::gate::delivery::courier::Courier;
 use crate::gate::delivery::outbox::Outbox;
 use crate::gate::delivery::pacer::Pacer;
-use crate::gate::delivery::relay;
 use crate::gate::edge::Edge;
 use crate::gate::metrics;
+use crate::gate::reload::{self, Reloader, Reread};
 use crate::gate::view::RETURNING_DELAY;
 use crate::gate::view_metrics::ViewMetrics;
 use crate::platform::clock::{StoreClock, monotonic};
@@ -65,17 +67,23 @@ impl Sockets {
     }
 }
 
+/// How a gate comes to read its file again.
+pub struct Reloads {
+    /// Reads it as it was read at the start.
+    pub reread: Reread,
+    /// One item per wish from outside, i.e. SIGHUP; the admin listener has its own.
+    pub asked: Pin<Box<dyn Stream<Item = ()> + Send>>,
+}
+
 /// Runs a gate until `shutdown` says that the listeners close, and everything under way has ended.
 ///
 /// # Errors
 /// If it cannot be put together: a secret, page or key that cannot be read, a store that could lose a sale.
-pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> anyhow::Result<()> {
+pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reloads: Reloads) -> anyhow::Result<()> {
     let config = &loaded.config;
     let registry = Arc::new(Metrics::new()?);
     let store = store::open(loaded).await?;
     let clock = Arc::new(StoreClock::new());
-    let gates =
-        if config.deployment.gates.is_empty() { vec![config.gate.id.clone()] } else { config.deployment.gates.clone() };
     let closing = CancellationToken::new();
     let ended = CancellationToken::new();
 
@@ -89,29 +97,28 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
         first_delivery_lease: courier.lease(),
         metrics: Arc::new(StoreMetrics::register(&registry)?),
     };
-    let activities: BTreeMap<ActivityId, Arc<Activity>> = config
-        .activities
-        .iter()
-        .map(|(id, activity)| {
-            let terms = config::terms(activity, Epoch(1));
-            (id.clone(), Activity::start(id.clone(), terms, &world, ended.clone()))
-        })
-        .collect();
-    let outboxes: Vec<Arc<dyn Outbox>> =
-        activities.values().map(|activity| Arc::clone(activity) as Arc<dyn Outbox>).collect();
-    registry.register(Box::new(ViewMetrics::new(&outboxes, Arc::clone(&clock))?))?;
-
     let tasks = TaskTracker::new();
     let rate = config.orders.relay_rate;
     let pacer = Arc::new(Mutex::new(Pacer::new(rate.count, rate.per, monotonic())));
     tasks.spawn(backlog.run(courier.clone(), Arc::clone(&pacer), shutdown.clone()));
-    for outbox in outboxes {
-        courier.announce(outbox.id());
-        tasks.spawn(relay::run(outbox, courier.clone(), Arc::clone(&pacer), shutdown.clone()));
-    }
+    let starter = Starter {
+        world,
+        courier: courier.clone(),
+        pacer,
+        tasks: tasks.clone(),
+        shutdown: shutdown.clone(),
+        ended: ended.clone(),
+    };
+    let fallible = parts::fallible(loaded)?;
+    let (pages, picture) = reload::look(loaded)?;
+    let roster = Roster::start(starter, config);
+    let activities = roster.present.load_full();
+    let present = Arc::clone(&roster.present);
+    let outboxes = move || present.load().values().map(|activity| Arc::clone(activity) as Arc<dyn Outbox>).collect();
+    registry.register(Box::new(ViewMetrics::new(outboxes, Arc::clone(&clock))?))?;
 
     let edge_metrics = Arc::new(metrics::Metrics::new(registry.registry())?);
-    let sale = parts::sale(loaded, &activities, gates.len(), &courier, &edge_metrics)?;
+    let sale = parts::sale(loaded, fallible, pages, &activities, &courier, &edge_metrics, None);
     let edge = Arc::new(Edge::new(sale, Arc::new(courier.clone()), Arc::clone(&clock), edge_metrics));
     let shop = Shop::resolve(&config.gate.shop).await?;
     let limits = ListenerLimits {
@@ -123,28 +130,29 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
     let public = Listener::new(Arc::clone(&edge), shop, limits);
     tasks.spawn(housekeeping(Arc::clone(&edge), ended.clone()));
 
-    let admin_world = Arc::new(AdminWorld {
-        activities: activities
-            .iter()
-            .map(|(id, activity)| {
-                let managed = Managed {
-                    activity: Arc::clone(activity) as _,
-                    terms: activity.file_terms.clone(),
-                    payment_deadline: config.activities.get(id).map_or(Duration::ZERO, |a| a.payment_deadline.0),
-                };
-                (id.clone(), managed)
-            })
-            .collect(),
+    let admin_world = Arc::new(ArcSwap::from_pointee(AdminWorld {
+        activities: live::managed(config, &activities),
         store: store.store,
         ledger: parts::ledger(loaded)?,
         clock,
-        gates,
+        gates: parts::gates(config),
         returning_delay: RETURNING_DELAY,
         started: AtomicBool::new(false),
         shutdown: shutdown.clone(),
-    });
-    let auth = parts::admin_auth(loaded, sockets.admin.local_addr()?)?;
-    let admin_router = admin::router(Arc::clone(&admin_world), auth);
+    }));
+    let admin_address = sockets.admin.local_addr()?;
+    let auth = parts::admin_auth(loaded, admin_address)?;
+    let live = Live {
+        roster,
+        edge,
+        admin: Arc::clone(&admin_world),
+        auth: auth.clone(),
+        admin_address,
+        shutdown: shutdown.clone(),
+    };
+    let reloader = Arc::new(Reloader::new(config.clone(), picture, reloads.reread, Arc::new(live), &registry)?);
+    tasks.spawn(reload_when_asked(Arc::clone(&reloader), reloads.asked, ended.clone()));
+    let admin_router = admin::router(AdminState::new(Arc::clone(&admin_world), Some(reloader)), auth);
     let metrics_router = platform_metrics::router(registry);
     // These two outlive the public listener, so that its end can be watched; they end with the process.
     let last = shutdown.clone();
@@ -159,7 +167,7 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
         }
     });
     tracing::info!(listener = "public", address = %sockets.public.local_addr()?, gate = %config.gate.id, "listening");
-    admin_world.mark_started();
+    admin_world.load().mark_started();
     public.serve(sockets.public, closing).await;
 
     finish(courier).await;
@@ -168,6 +176,23 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
     tasks.wait().await;
     tracing::info!("gate ended");
     Ok(())
+}
+
+async fn reload_when_asked(
+    reloader: Arc<Reloader>,
+    mut asked: Pin<Box<dyn Stream<Item = ()> + Send>>,
+    ended: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = ended.cancelled() => return,
+            wish = asked.next() => match wish {
+                // What came of it is in the log.
+                Some(()) => drop(reloader.reload(false).await),
+                None => return,
+            },
+        }
+    }
 }
 
 /// Waits for deliveries under way; what does not end in time is delivered again by a relay.
