@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
@@ -48,12 +49,16 @@ pub fn run(args: Args) -> Outcome {
     let gate = &loaded.config.gate;
     let (threads, drain_delay) = (gate.threads, gate.drain_delay.0);
     telemetry::init(&loaded.config.logs)?;
-    runtime(threads)?.block_on(async {
+    let runtime = runtime(threads)?;
+    let ended = runtime.block_on(async {
         let sockets = Sockets::bind(&loaded.config.gate)?;
         let (trigger, shutdown) = shutdown::channel();
         shutdown::on_signals(trigger, drain_delay)?;
         let reloads = Reloads { reread: Arc::new(move || args.read()), asked: Box::pin(shutdown::reload_signals()?) };
         serve(&loaded, sockets, shutdown, reloads).await?;
         Ok(exit::DONE)
-    })
+    });
+    // What still runs on a thread of its own was cut off above; a runtime that is dropped would wait for it.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
 }

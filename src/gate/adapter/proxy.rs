@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use async_trait::async_trait;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName};
-use pingora::http::RequestHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
@@ -88,11 +88,21 @@ impl<A: AttemptPort, D: FirstDelivery<A>> Proxy<A, D> {
         };
         let answer = pipeline::serve(&self.edge, sale, &route, &request).await;
         drop(request);
+        self.close_if_draining(session);
         write::answer(session, answer).await
     }
 
     async fn refuse(&self, session: &mut Session, sale: &Sale<A>, refusal: Refusal) -> pingora::Result<()> {
+        self.close_if_draining(session);
         write::answer(session, sale.problems.render(&refusal)).await
+    }
+
+    /// To be called before a reply's header is written: a client that is told that the connection closes sends its next
+    /// request elsewhere, and never into a connection that is just being closed.
+    fn close_if_draining(&self, session: &mut Session) {
+        if self.edge.draining.is_cancelled() {
+            session.set_keepalive(None);
+        }
     }
 }
 
@@ -164,9 +174,6 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
         }
         // Without it a pipelined request is dropped without a word.
         session.downstream_session.set_pipelining_enabled(true);
-        if session.is_process_shutting_down() {
-            session.set_keepalive(None);
-        }
         Ok(())
     }
 
@@ -228,6 +235,16 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
         }
         let line = forwarded_for(&session.req_header().headers, peer(session));
         upstream.insert_header("X-Forwarded-For", line)
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        _of_shop: &mut ResponseHeader,
+        _ctx: &mut Ctx,
+    ) -> pingora::Result<()> {
+        self.close_if_draining(session);
+        Ok(())
     }
 
     /// The shop does not answer, or the client is gone. The one way in which a shop's failure becomes an answer.

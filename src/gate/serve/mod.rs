@@ -8,7 +8,7 @@ mod store;
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -34,14 +34,17 @@ use crate::platform::clock::{StoreClock, monotonic};
 use crate::platform::http_server::{self, HttpLimits};
 use crate::platform::listen::listen;
 use crate::platform::metrics::{self as platform_metrics, Metrics};
-use crate::platform::shutdown::{Shutdown, Stage};
+use crate::platform::shutdown::{self, Shutdown, Stage};
 
 /// How often limiter keys that are as good as new are dropped.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
-/// How long deliveries under way may take to end after the listeners have closed. What is left is the relay's of another
-/// gate, or of the next start.
-const LAST_DELIVERIES: Duration = Duration::from_secs(10);
+/// From the closing of the listeners, how long requests and deliveries under way may take to end. What is left of deliveries
+/// is the relay's of another gate, or of the next start.
+const FINISH_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long what ends after them may take: deliveries that the last requests began, listeners, background tasks.
+const LAST_STEPS: Duration = Duration::from_secs(1);
 
 /// The bound sockets of a gate.
 pub struct Sockets {
@@ -125,9 +128,11 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reload
         max_connections: config.gate.max_connections as usize,
         requests_per_connection: config.gate.requests_per_connection,
         idle_timeout: config.gate.idle_timeout.0,
+        finish_within: FINISH_WITHIN,
         ..ListenerLimits::default()
     };
     let public = Listener::new(Arc::clone(&edge), shop, limits);
+    let draining = edge.draining.clone();
     tasks.spawn(housekeeping(Arc::clone(&edge), ended.clone()));
 
     let admin_world = Arc::new(ArcSwap::from_pointee(AdminWorld {
@@ -154,26 +159,34 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reload
     tasks.spawn(reload_when_asked(Arc::clone(&reloader), reloads.asked, ended.clone()));
     let admin_router = admin::router(AdminState::new(Arc::clone(&admin_world), Some(reloader)), auth);
     let metrics_router = platform_metrics::router(registry);
-    // These two outlive the public listener, so that its end can be watched; they end with the process.
-    let last = shutdown.clone();
-    tasks.spawn(http_server::serve("admin", sockets.admin, admin_router, HttpLimits::default(), last.clone()));
-    tasks.spawn(http_server::serve("metrics", sockets.metrics, metrics_router, HttpLimits::default(), last));
+    // These two outlive the public listener, so that its end can be watched.
+    let (end_of_all, last) = shutdown::channel();
+    let limits = HttpLimits { closing: LAST_STEPS, ..HttpLimits::default() };
+    tasks.spawn(http_server::serve("admin", sockets.admin, admin_router, limits, last.clone()));
+    tasks.spawn(http_server::serve("metrics", sockets.metrics, metrics_router, limits, last));
 
-    tasks.spawn({
-        let closing = closing.clone();
+    let closed_at = tasks.spawn({
+        let (closing, draining) = (closing.clone(), draining);
         async move {
+            shutdown.reached(Stage::Draining).await;
+            draining.cancel();
             shutdown.reached(Stage::Closing).await;
             closing.cancel();
+            monotonic()
         }
     });
     tracing::info!(listener = "public", address = %sockets.public.local_addr()?, gate = %config.gate.id, "listening");
     admin_world.load().mark_started();
     public.serve(sockets.public, closing).await;
 
-    finish(courier).await;
+    let closed_at = closed_at.await.unwrap_or_else(|_| monotonic());
+    finish(courier, closed_at + FINISH_WITHIN).await;
+    end_of_all.advance(Stage::Closing);
     ended.cancel();
     tasks.close();
-    tasks.wait().await;
+    if tokio::time::timeout(LAST_STEPS * 2, tasks.wait()).await.is_err() {
+        tracing::warn!(tasks = tasks.len(), "background tasks did not end: cut off");
+    }
     tracing::info!("gate ended");
     Ok(())
 }
@@ -196,8 +209,9 @@ async fn reload_when_asked(
 }
 
 /// Waits for deliveries under way; what does not end in time is delivered again by a relay.
-async fn finish(courier: Courier) {
-    if tokio::time::timeout(LAST_DELIVERIES, courier.idle()).await.is_err() {
+async fn finish(courier: Courier, until: Instant) {
+    let until = until.max(monotonic() + LAST_STEPS);
+    if tokio::time::timeout_at(until.into(), courier.idle()).await.is_err() {
         tracing::warn!("deliveries were still under way; a relay will repeat them");
     }
 }
