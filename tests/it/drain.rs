@@ -11,6 +11,7 @@ use http::StatusCode;
 use tokio::net::TcpListener;
 
 use crate::edge::http1::Client;
+use crate::edge::world;
 use crate::harness::deployment::{Deployment, SALE, Wish};
 use crate::harness::process::signal;
 
@@ -118,4 +119,23 @@ async fn a_gate_that_ends_under_load_fails_no_request() {
     deployment.start_gate(0);
     deployment.until_open(0).await;
     assert_eq!(deployment.result(SALE, 0, "bob", "k1").await["state"], "accepted");
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_does_not_keep_the_gate_from_ending() {
+    let mut world = world::start_with(|config| {
+        config.limits.finish_within = Duration::from_secs(1);
+        config.shop_timeout = Duration::from_secs(60);
+    })
+    .await;
+    let mut stuck = world.connect().await;
+    stuck.write("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let begun = Instant::now();
+    while world.shop_requests() == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(5), "the shop was not asked");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.shut_down();
+    world.ended().await;
+    assert!(stuck.is_closed().await);
 }
