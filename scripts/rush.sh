@@ -4,8 +4,8 @@
 #   USERS=50000 ATTEMPTS=200000 STOCK=1000 OPENS_IN=35 JSON=1 make rush
 #
 # Each rush is a sale of its own that opens a moment later, as a real one does: it is written into the configuration,
-# and gates and order services are started anew with it. A list of sales prepared in advance would all be open already,
-# and nobody would be refused for coming early.
+# and the gates read it again while they run. A list of sales prepared in advance would all be open already, and nobody
+# would be refused for coming early.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/stack.sh
@@ -22,10 +22,7 @@ sale="rush-$(date -u +%Y%m%d-%H%M%S)"
 add_sale "$sale" "$STOCK" "$OPENS_IN" 3600
 begun="$SECONDS"
 write_config
-stop_all_of gate 30
-stop_all_of orders 30
-start_orders
-start_gates
+reload_gates
 "$GATE" preheat -c "$CONFIG" "$sale" >&2
 
 gates="$(for name in $(gates); do echo "127.0.0.1:$(port 8080 "$name")"; done | paste -sd,)"

@@ -100,7 +100,7 @@ write_config() {
 			    password: { file: "$DATA/secrets/ledger-password" }
 		YAML
 		local sales=()
-		mapfile -t sales < <(newest_sales)
+		mapfile -t sales < <(sales)
 		if [ "${#sales[@]}" -eq 0 ]; then
 			echo 'activities: {}'
 		else
@@ -114,8 +114,11 @@ $faults"
 	mv "$CONFIG.new" "$CONFIG"
 }
 
-# The last five sales: those before are over and settled, and each sale costs its gates a poll four times a second.
-newest_sales() { find "$SALES" -name '*.yaml' 2>/dev/null | sort | tail -n 5; }
+sales() { find "$SALES" -name '*.yaml' 2>/dev/null | sort; }
+
+# All but the last five: each sale costs its gates a poll four times a second. Only before gates start; a reload takes no
+# sale away whose wins are kept.
+forget_old_sales() { sales | head -n -5 | xargs -r -d '\n' rm -f; }
 
 # add_sale NAME STOCK STARTS_IN_SECONDS LASTS_SECONDS
 add_sale() {
@@ -131,7 +134,7 @@ add_sale() {
 		    skus:
 		      phone: { stock: $stock, title: Phone, price: "¥ 1,999" }
 	YAML
-	newest_sales | sed 's|.*/||; s|\.yaml$||' >"$DATA/sales.txt"
+	sales | sed 's|.*/||; s|\.yaml$||' >"$DATA/sales.txt"
 }
 
 # redis_conf NAME PORT PASSWORD_FILE FSYNC: prints a configuration, conf/redis-NAME.conf with what is this machine's. The
@@ -220,6 +223,14 @@ start_gates() {
 	done
 	for name in $(gates); do
 		wait_for "$name" "is ready on $(port 8080 "$name")" 30 http_ok "http://127.0.0.1:$(port 8081 "$name")/readyz"
+	done
+}
+
+# The gates read the configuration again while they run.
+reload_gates() {
+	local name
+	for name in $(gates); do
+		"$GATE" reload -c "$CONFIG" --admin "http://127.0.0.1:$(port 8081 "$name")" | sed "s/^/  $name: /" >&2
 	done
 }
 

@@ -30,7 +30,8 @@ start_redis queue 6391 queue-password everysec
 start_mariadb
 
 say "services:"
-[ -n "$(newest_sales)" ] || add_sale try-it 100 0 2592000
+is_running gate-1 || forget_old_sales
+[ -n "$(sales)" ] || add_sale try-it 100 0 2592000
 write_config
 start_shop
 start_orders

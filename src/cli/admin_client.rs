@@ -149,7 +149,7 @@ impl AdminClient {
 
     /// Reads one thing of an activity; `None` if the store does not know it.
     pub async fn find(&self, path: &[&str]) -> Result<Option<Value>, Failure> {
-        match self.answer(self.http.request(Method::GET, self.url(path)?)).await? {
+        match self.exchange(self.http.request(Method::GET, self.url(path)?)).await? {
             (status, body) if status.is_success() => Ok(Some(body)),
             (StatusCode::NOT_FOUND, body) if body["code"] == "UNKNOWN_WIN" => Ok(None),
             (status, body) => Err(refused(status, &body)),
@@ -159,6 +159,11 @@ impl AdminClient {
     /// Changes `/admin/…`.
     pub async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
         self.send(self.http.request(Method::POST, self.url(path)?).json(body)).await
+    }
+
+    /// Asks for a change whose refusal says more than a code and a detail.
+    pub async fn ask(&self, path: &[&str], body: &Value) -> Result<(StatusCode, Value), Failure> {
+        self.exchange(self.http.request(Method::POST, self.url(path)?).json(body)).await
     }
 
     fn url(&self, path: &[&str]) -> Result<Url, Failure> {
@@ -172,11 +177,11 @@ impl AdminClient {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Value, Failure> {
-        let (status, body) = self.answer(request).await?;
+        let (status, body) = self.exchange(request).await?;
         if status.is_success() { Ok(body) } else { Err(refused(status, &body)) }
     }
 
-    async fn answer(&self, request: RequestBuilder) -> Result<(StatusCode, Value), Failure> {
+    async fn exchange(&self, request: RequestBuilder) -> Result<(StatusCode, Value), Failure> {
         let response = request.bearer_auth(&self.token).send().await.map_err(|error| {
             let unreachable = error.is_connect();
             let error = anyhow::Error::new(error.without_url());
@@ -192,7 +197,8 @@ impl AdminClient {
     }
 }
 
-fn refused(status: StatusCode, body: &Value) -> Failure {
+/// The words of a refusal.
+pub fn refused(status: StatusCode, body: &Value) -> Failure {
     let text = |name: &str| body.get(name).and_then(Value::as_str);
     let error = match (text("code"), text("detail")) {
         (Some(code), Some(detail)) => anyhow!("{code}: {detail}"),

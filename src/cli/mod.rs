@@ -17,6 +17,7 @@ mod man;
 mod orders;
 mod pause;
 mod preheat;
+mod reload;
 mod resume;
 mod schema;
 mod serve;
@@ -84,6 +85,8 @@ enum Command {
     StartSku(start_sku::StartSku),
     /// Lists wins that wait too long for the order service; delivers them again, or gives them up
     DeadLetters(dead_letters::DeadLetters),
+    /// Has a gate read its file again: what changed, and what of it needs a restart
+    Reload(reload::Reload),
     /// Shows how activities stand, with stock as a sum that adds up
     Status(status::Status),
     /// Tells what became of one attempt, from store, outbox and ledger
@@ -140,6 +143,7 @@ fn run(command: Command) -> Outcome {
         Command::StopSku(command) => admin_client::run(command.run()),
         Command::StartSku(command) => admin_client::run(command.run()),
         Command::DeadLetters(command) => admin_client::run(command.run()),
+        Command::Reload(command) => admin_client::run(command.run()),
         Command::Status(command) => admin_client::run(command.run()),
         Command::Why(command) => admin_client::run(command.run()),
         Command::Audit(command) => admin_client::run(command.run()),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
+use futures::StreamExt;
 
 use super::{ConfigArgs, Outcome, Usage, exit, runtime};
 use crate::config::Scope;
@@ -38,6 +39,14 @@ pub fn run(args: Args) -> Outcome {
         let (trigger, shutdown) = shutdown::channel();
         // Gates repeat what they could not deliver: nobody has to notice first.
         shutdown::on_signals(trigger, std::time::Duration::ZERO)?;
+        let mut hangups = shutdown::reload_signals()?;
+        tokio::spawn(async move {
+            while hangups.next().await.is_some() {
+                tracing::warn!(
+                    "SIGHUP: the order service reads its configuration at its start only; nothing has changed"
+                );
+            }
+        });
         orders::serve::serve(&loaded, service, listener, shutdown).await?;
         Ok(exit::DONE)
     })

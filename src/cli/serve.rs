@@ -1,13 +1,14 @@
 //! `seckill-gate serve`: the gate.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use futures::StreamExt;
 
-use super::{ConfigArgs, Outcome, exit, runtime};
-use crate::config::Scope;
-use crate::gate::serve::{Sockets, serve};
+use super::{ConfigArgs, Outcome, drawn, exit, runtime};
+use crate::config::{self, Faults, Loaded, Scope};
+use crate::gate::serve::{Reloads, Sockets, serve};
 use crate::platform::{shutdown, telemetry};
 
 /// Arguments.
@@ -26,29 +27,38 @@ pub struct Args {
     metrics: Option<SocketAddr>,
 }
 
-/// Runs until SIGTERM or SIGINT and the drain after it; a second signal ends the process at once.
+impl Args {
+    /// Reads the file; the flags stand in place of its keys, at the start and at each reload.
+    fn read(&self) -> Result<Loaded, Faults> {
+        let mut loaded = config::check(&self.config.config, self.config.gate.as_deref(), Scope::Gate)?;
+        let gate = &mut loaded.config.gate;
+        gate.listen = self.listen.unwrap_or(gate.listen);
+        gate.admin = self.admin.unwrap_or(gate.admin);
+        gate.metrics = self.metrics.unwrap_or(gate.metrics);
+        Ok(loaded)
+    }
+}
+
+/// Runs until SIGTERM or SIGINT and the drain after it; a second signal ends the process at once. SIGHUP reads the file
+/// again.
 pub fn run(args: Args) -> Outcome {
-    let mut loaded = match args.config.load_for(Scope::Gate) {
+    let loaded = match drawn(args.read()) {
         Ok(loaded) => loaded,
         Err(code) => return Ok(code),
     };
-    let gate = &mut loaded.config.gate;
-    gate.listen = args.listen.unwrap_or(gate.listen);
-    gate.admin = args.admin.unwrap_or(gate.admin);
-    gate.metrics = args.metrics.unwrap_or(gate.metrics);
+    let gate = &loaded.config.gate;
     let (threads, drain_delay) = (gate.threads, gate.drain_delay.0);
     telemetry::init(&loaded.config.logs)?;
-    runtime(threads)?.block_on(async {
+    let runtime = runtime(threads)?;
+    let ended = runtime.block_on(async {
         let sockets = Sockets::bind(&loaded.config.gate)?;
         let (trigger, shutdown) = shutdown::channel();
         shutdown::on_signals(trigger, drain_delay)?;
-        let mut reloads = shutdown::reload_signals()?;
-        tokio::spawn(async move {
-            while reloads.next().await.is_some() {
-                tracing::warn!("SIGHUP: this release cannot reload its configuration; nothing has changed");
-            }
-        });
-        serve(&loaded, sockets, shutdown).await?;
+        let reloads = Reloads { reread: Arc::new(move || args.read()), asked: Box::pin(shutdown::reload_signals()?) };
+        serve(&loaded, sockets, shutdown, reloads).await?;
         Ok(exit::DONE)
-    })
+    });
+    // What still runs on a thread of its own was cut off above; a runtime that is dropped would wait for it.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
 }

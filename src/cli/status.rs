@@ -92,6 +92,10 @@ fn describe(activity: &Value) -> String {
     if !text(activity, "barred").is_empty() {
         lines += &format!("  takes no wins: the store is {}\n", text(activity, "barred").replace('_', " "));
     }
+    let differs: Vec<_> = items(activity, "file_differs").iter().filter_map(Value::as_str).collect();
+    if !differs.is_empty() {
+        lines += &format!("  this gate's file differs from what was preheated, which counts: {}\n", differs.join(" "));
+    }
     let wins = &activity["wins"];
     lines += &format!(
         "  epoch {}, {} per user, gates {}\n  wins: {} held, {} accepted, {} released; {} unsettled{}\n",

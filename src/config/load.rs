@@ -169,6 +169,33 @@ pub struct Parts {
     all_activities: bool,
 }
 
+/// Judges once more the sense of a configuration that was put together from two: what a reload applies and what it leaves
+/// to a restart. Its faults have no places in the file.
+pub fn recheck(config: &Config, path: &Path) -> Result<(), Faults> {
+    let mut faults = Faults::of(path, "");
+    let tree = Node { range: 0..0, data: yaml::Data::Mapping(Vec::new()) };
+    sense::check(&Parts::from(config.clone()), None, &mut Report { tree: &tree, faults: &mut faults });
+    faults.into_result()
+}
+
+impl From<Config> for Parts {
+    fn from(config: Config) -> Parts {
+        Parts {
+            gate: Some(config.gate),
+            deployment: Some(config.deployment),
+            store: Some(config.store),
+            identity: Some(config.identity),
+            tokens: Some(config.tokens),
+            limits: Some(config.limits),
+            orders: Some(config.orders),
+            order_service: Some(config.order_service),
+            logs: Some(config.logs),
+            activities: config.activities,
+            all_activities: true,
+        }
+    }
+}
+
 impl Parts {
     fn of(shaped: &Shaped, tree: &Node, faults: &mut Faults) -> Parts {
         let mut reader = Reader { shaped, tree, faults };

@@ -14,7 +14,7 @@ use super::scalars::{ByteSize, Moment, Rate, SecretSource, Span};
 use crate::domain::{ActivityId, GateId, SkuId};
 
 /// The whole file. Each command reads the sections it needs.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The gate's listeners and the shop behind it.
@@ -45,7 +45,7 @@ pub struct Config {
 }
 
 /// The gate's listeners and the shop behind it.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gate {
     /// This gate's name, one of `deployment.gates`. The flag `--gate` overrides it.
@@ -110,7 +110,7 @@ pub struct Gate {
 }
 
 /// The shop behind the gate.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Shop {
     /// Base address, e.g. `http://127.0.0.1:8070`.
@@ -148,7 +148,7 @@ pub struct Deployment {
 }
 
 /// Where stock is judged and taken.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Store {
     /// A Redis server (7.0 or later, or Valkey), with `maxmemory-policy noeviction` and persistence.
@@ -187,7 +187,7 @@ pub enum Store {
 }
 
 /// Who the users are: the shop's JWTs, and devices.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     /// Keys of user JWTs. A token names its key by `kid`; with a single key it need not.
@@ -217,7 +217,7 @@ pub struct Identity {
 }
 
 /// A key of user JWTs.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserKey {
     /// Names the key.
@@ -229,7 +229,7 @@ pub struct UserKey {
 }
 
 /// Algorithms of user JWTs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs)]
 pub enum UserAlgorithm {
     HS256,
@@ -239,7 +239,7 @@ pub enum UserAlgorithm {
 }
 
 /// The sale tokens.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
     /// Signing keys (at least 32 bytes each), the same on every gate. The first signs; all of them verify.
@@ -254,7 +254,7 @@ pub struct Tokens {
 }
 
 /// A key of sale tokens.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenKey {
     /// Names the key.
@@ -353,7 +353,7 @@ impl Default for ReadLimits {
 }
 
 /// How winners are delivered to the order service.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Orders {
     /// `internal`: ours (section `order_service`). `external`: the shop's own.
@@ -411,7 +411,7 @@ pub enum OrdersKind {
 }
 
 /// Our own order service.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OrderService {
     /// Its listener.
@@ -432,7 +432,7 @@ pub struct OrderService {
 }
 
 /// Where orders wait for the consumer.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Queue {
     /// Redis Streams; another server than the store's is best.
@@ -454,7 +454,7 @@ pub enum Queue {
 }
 
 /// Where orders stand.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Ledger {
     /// MySQL 8 or MariaDB 10.6 or later.
@@ -527,7 +527,7 @@ pub enum LogFormat {
 }
 
 /// One sale.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Activity {
     /// First moment of the sale, RFC 3339 with offset, e.g. `2026-12-12T20:00:00+08:00`.
@@ -562,7 +562,7 @@ pub struct Activity {
 }
 
 /// One kind of thing on sale.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sku {
     /// Units offered, at least 1.

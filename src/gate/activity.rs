@@ -1,7 +1,6 @@
 //! One activity on this gate: what its last poll showed, and the guarded way to its store.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,7 @@ use crate::domain::win::Release;
 use crate::domain::{ActivityId, GateId, IdempotencyKey, RequestId, StoreMs, UserId};
 pub use crate::gate::combiner::Admitted;
 use crate::gate::combiner::{Combiner, Parts};
+use crate::gate::file_terms::FileTerms;
 use crate::gate::store::{AdmissionStore, StoreError};
 use crate::gate::view::RETURNING_DELAY;
 pub use crate::gate::view::{Phase, View};
@@ -133,7 +133,7 @@ pub struct Activity {
     /// Its name.
     pub id: ActivityId,
     /// What the file says of it. Once preheated, the store's word counts.
-    pub file_terms: Terms,
+    pub file: FileTerms,
     pub(super) gate: GateId,
     pub(super) store: Arc<dyn AdmissionStore>,
     pub(super) clock: Arc<StoreClock>,
@@ -147,7 +147,6 @@ pub struct Activity {
     /// Hashes of winners' keys: a superset is harmless, a missing one is not.
     winners: DashSet<u64>,
     hasher: RandomState,
-    file_differs: AtomicBool,
 }
 
 impl Activity {
@@ -178,7 +177,7 @@ impl Activity {
             Activity {
                 view: ArcSwap::from_pointee(View::unpolled(&file_terms)),
                 id,
-                file_terms,
+                file: FileTerms::new(file_terms),
                 gate: world.gate.clone(),
                 store: Arc::clone(&world.store),
                 clock: Arc::clone(&world.clock),
@@ -190,7 +189,6 @@ impl Activity {
                 combiner,
                 winners: DashSet::new(),
                 hasher: RandomState::new(),
-                file_differs: AtomicBool::new(false),
             }
         });
         tokio::spawn(Watch::new().run(Arc::clone(&activity), cancelled));
@@ -307,17 +305,6 @@ impl Activity {
 
     pub(super) fn remember_winner(&self, key: &IdempotencyKey) {
         self.winners.insert(self.hasher.hash_one(key));
-    }
-
-    /// What was preheated is the truth; a file that says otherwise is worth one warning.
-    pub(super) fn warn_if_file_differs(&self, stored: &Terms) {
-        let file = &self.file_terms;
-        let differs = (stored.starts_at, stored.ends_at, stored.per_user_limit)
-            != (file.starts_at, file.ends_at, file.per_user_limit)
-            || stored.skus.iter().map(|(sku, _)| sku).ne(file.skus.iter().map(|(sku, _)| sku));
-        if differs && !self.file_differs.swap(true, Ordering::Relaxed) {
-            tracing::warn!(activity = %self.id, ?stored, ?file, "the file differs from what was preheated, which counts");
-        }
     }
 
     /// What every changing call is told.

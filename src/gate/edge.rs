@@ -112,6 +112,8 @@ pub struct Edge<A, D> {
     pub clock: Arc<StoreClock>,
     /// The counters.
     pub metrics: Arc<Metrics>,
+    /// Cancelled when the process is on its way out: from then on each reply asks its client to connect elsewhere.
+    pub draining: CancellationToken,
     /// Cancelled when the listener is about to close: those who wait for results get their answer at once.
     pub closing: CancellationToken,
     /// Random bytes for device ids.
@@ -130,6 +132,7 @@ impl<A, D> Edge<A, D> {
             clock,
             unknown: metrics.meter_of_none(),
             metrics,
+            draining: CancellationToken::new(),
             closing: CancellationToken::new(),
             random: rand::random,
             waiters: Semaphore::new(MAX_WAITERS),

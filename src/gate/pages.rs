@@ -87,6 +87,18 @@ impl Page {
         Ok(Page { index: Document::new("text/html; charset=utf-8", PAGE_CACHE, index.into()), assets })
     }
 
+    /// Of everything that is served, so that a changed page can be told.
+    pub fn fingerprint(&self) -> crate::config::compare::Fingerprint {
+        let mut assets: Vec<_> = self.assets.iter().map(|(path, asset)| (path.as_str(), &asset.plain.1)).collect();
+        assets.sort_unstable();
+        let mut all = self.index.plain.1.as_bytes().to_vec();
+        for (path, etag) in assets {
+            all.extend_from_slice(path.as_bytes());
+            all.extend_from_slice(etag.as_bytes());
+        }
+        crate::config::compare::fingerprint(&all)
+    }
+
     /// The page.
     pub fn index(&self, headers: &HeaderMap) -> Answer {
         self.index.answer(headers)

@@ -1,7 +1,7 @@
-//! What is measured of each activity's view, read when it is asked for: stock, unsettled wins, the
-//! oldest one's age, dead letters, broken sums.
+//! What is measured of each activity's view, read when it is asked for: stock, unsettled wins, the oldest one's age, dead
+//! letters, broken sums, and whether the file differs from what was preheated.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -19,15 +19,20 @@ pub struct ViewMetrics {
     oldest: IntGaugeVec,
     dead: IntGaugeVec,
     violations: IntGaugeVec,
+    file_differs: IntGaugeVec,
+    /// Held while the gauges are filled and read: activities come and go with reloads, so each reading starts afresh.
+    reading: Mutex<()>,
 }
 
 impl ViewMetrics {
-    /// A collector for these activities; activities that are dropped are no longer shown.
-    pub fn new(activities: &[Arc<dyn Outbox>], clock: Arc<StoreClock>) -> prometheus::Result<ViewMetrics> {
-        let weak: Vec<Weak<dyn Outbox>> = activities.iter().map(Arc::downgrade).collect();
+    /// A collector for the activities that `activities` tells at each reading.
+    pub fn new(
+        activities: impl Fn() -> Vec<Arc<dyn Outbox>> + Send + Sync + 'static,
+        clock: Arc<StoreClock>,
+    ) -> prometheus::Result<ViewMetrics> {
         let gauges = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
         Ok(ViewMetrics {
-            activities: Box::new(move || weak.iter().filter_map(Weak::upgrade).collect()),
+            activities: Box::new(activities),
             clock,
             stock: gauges(
                 "seckill_stock_units",
@@ -50,11 +55,18 @@ impl ViewMetrics {
                 "SKUs that broke the invariant when last polled.",
                 &["activity", "invariant"],
             )?,
+            file_differs: gauges(
+                "seckill_activity_file_differs",
+                "1 if this gate's file differs from what was preheated, which counts.",
+                &["activity"],
+            )?,
+            reading: Mutex::default(),
         })
     }
 
     fn read(&self) {
         let now = self.clock.now().store;
+        self.parts().into_iter().for_each(IntGaugeVec::reset);
         for activity in (self.activities)() {
             let view = activity.view();
             let name = activity.id().as_str();
@@ -74,11 +86,12 @@ impl ViewMetrics {
             self.dead.with_label_values(&[name]).set(signed(view.dead));
             let broken = view.stock.iter().filter(|(_, stock)| !stock.adds_up()).count();
             self.violations.with_label_values(&[name, "INV-2"]).set(signed(broken as u64));
+            self.file_differs.with_label_values(&[name]).set(i64::from(!activity.file_differs().is_empty()));
         }
     }
 
-    fn parts(&self) -> [&IntGaugeVec; 5] {
-        [&self.stock, &self.unsettled, &self.oldest, &self.dead, &self.violations]
+    fn parts(&self) -> [&IntGaugeVec; 6] {
+        [&self.stock, &self.unsettled, &self.oldest, &self.dead, &self.violations, &self.file_differs]
     }
 }
 
@@ -92,6 +105,7 @@ impl Collector for ViewMetrics {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         self.read();
         self.parts().into_iter().flat_map(Collector::collect).collect()
     }

@@ -94,7 +94,7 @@ impl Watch {
             PolledActivity::Incomplete => return self.bar(activity, Barred::Fenced, "a part of its keys is gone"),
             PolledActivity::NotPreheated => {
                 // A store that was there and is not any more has lost writes, unless the sale's time is over for good.
-                let expired = polled.now >= before.ends_at.after(activity.file_terms.retention);
+                let expired = polled.now >= before.ends_at.after(activity.file.get().retention);
                 return match before.vouched.is_some() && !expired {
                     true => self.bar(activity, Barred::Fenced, "the store is empty"),
                     false => self.bar(activity, Barred::NotPreheated, ""),
@@ -122,7 +122,7 @@ impl Watch {
         };
         self.stands(activity, barred, "its keys are back, which does not tell what was lost", state.terms.epoch);
         if barred.is_none() {
-            activity.warn_if_file_differs(&state.terms);
+            activity.file.compare(&activity.id, &state.terms);
         }
         let at_end = state.at_end;
         activity.publish(View {
@@ -148,13 +148,13 @@ impl Watch {
     fn bar(&mut self, activity: &Activity, barred: Barred, why: &str) -> bool {
         let before = activity.view();
         self.stands(activity, Some(barred), why, before.epoch().unwrap_or(Epoch(0)));
-        let view = View {
-            reached: true,
-            barred: Some(barred),
-            winners_known_at: None,
-            sold_out_lease_until: None,
-            ..View::clone(&before)
+        let known = match before.vouched {
+            Some(_) => View::clone(&before),
+            // Until it is preheated the file's word stands, and a reload may have changed it.
+            None => View::unpolled(&activity.file.get()),
         };
+        let view =
+            View { reached: true, barred: Some(barred), winners_known_at: None, sold_out_lease_until: None, ..known };
         activity.publish(view);
         false
     }

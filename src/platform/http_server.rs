@@ -141,7 +141,7 @@ pub fn bounded(router: Router, limits: HttpLimits) -> Router {
 
 /// An error as `application/problem+json`, never cached.
 pub fn problem(status: StatusCode, code: &str, detail: &str, retryable: bool) -> Response {
-    problem_with(status, code, detail, retryable, &[])
+    problem_with(status, code, detail, retryable, std::iter::empty::<(String, serde_json::Value)>())
 }
 
 /// The same with more members.
@@ -150,7 +150,7 @@ pub fn problem_with(
     code: &str,
     detail: &str,
     retryable: bool,
-    more: &[(&str, serde_json::Value)],
+    more: impl IntoIterator<Item = (impl Into<String>, serde_json::Value)>,
 ) -> Response {
     let title = status.canonical_reason().unwrap_or("Error");
     let mut body = serde_json::json!({
@@ -158,7 +158,7 @@ pub fn problem_with(
         "code": code, "detail": detail, "retryable": retryable,
     });
     for (name, value) in more {
-        body[*name] = value.clone();
+        body[name.into()] = value;
     }
     let headers = [(header::CONTENT_TYPE, "application/problem+json"), (header::CACHE_CONTROL, "no-store")];
     (status, headers, body.to_string()).into_response()

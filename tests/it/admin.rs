@@ -379,7 +379,7 @@ async fn promtool_finds_nothing_wrong_with_the_metrics() {
     delivery.seconds.with_label_values(&["booked"]).observe(0.02);
     delivery.conflicts.with_label_values(&["sale"]).inc();
     let activity: Arc<dyn Outbox> = FakeActivity::new();
-    let views = ViewMetrics::new(std::slice::from_ref(&activity), Arc::new(StoreClock::new())).unwrap();
+    let views = ViewMetrics::new(move || vec![activity.clone()], Arc::new(StoreClock::new())).unwrap();
     registry.register(Box::new(views)).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/metrics", listener.local_addr().unwrap());

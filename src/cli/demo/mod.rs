@@ -19,9 +19,9 @@ use tokio::task::JoinHandle;
 
 use self::setup::{Demo, SKU};
 use super::{Outcome, exit, runtime};
-use crate::config::Loaded;
 use crate::config::scalars::Span;
-use crate::gate::serve::serve;
+use crate::config::{self, Loaded, Scope};
+use crate::gate::serve::{Reloads, serve};
 use crate::orders;
 use crate::platform::shutdown::{self, Shutdown, Stage, Trigger};
 use crate::platform::telemetry;
@@ -159,7 +159,10 @@ fn start(
         }
     });
     let loaded = Arc::clone(loaded);
-    let gate = tokio::spawn(async move { serve(&loaded, sockets.gate, shutdown).await });
+    let file = loaded.path.clone();
+    let reread = Arc::new(move || config::check(&file, None, Scope::Everything));
+    let reloads = Reloads { reread, asked: Box::pin(futures::stream::pending()) };
+    let gate = tokio::spawn(async move { serve(&loaded, sockets.gate, shutdown, reloads).await });
     Ok(vec![shop, orders, gate])
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ServerApp};
 use pingora::proxy::HttpProxy;
 use pingora::server::configuration::ServerConf;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -21,6 +22,7 @@ use crate::gate::answer::Refusal;
 use crate::gate::delivery::told::FirstDelivery;
 use crate::gate::edge::Edge;
 use crate::gate::port::AttemptPort;
+use crate::platform::clock::monotonic;
 
 /// What the public listener takes.
 #[derive(Debug, Clone)]
@@ -37,7 +39,12 @@ pub struct ListenerLimits {
     pub write_timeout: Duration,
     /// Header bytes of one request.
     pub max_header_bytes: usize,
+    /// For requests under way to be answered after the listener has closed.
+    pub finish_within: Duration,
 }
+
+/// When the listener closes, how long its connections may still bring a request that was on its way.
+const LAST_REQUESTS: Duration = Duration::from_millis(250);
 
 impl Default for ListenerLimits {
     fn default() -> Self {
@@ -48,6 +55,7 @@ impl Default for ListenerLimits {
             header_deadline: Duration::from_secs(10),
             write_timeout: Duration::from_secs(30),
             max_header_bytes: 32 << 10,
+            finish_within: Duration::from_secs(10),
         }
     }
 }
@@ -80,10 +88,11 @@ impl<A: AttemptPort, D: FirstDelivery<A>> Listener<A, D> {
     }
 
     /// Serves until `shutdown`, then closes the socket, lets idle connections go, and returns when every request under
-    /// way has been answered.
+    /// way has been answered, or at `limits.finish_within` after that. Whoever is still served then is cut off.
     pub async fn serve(&self, socket: TcpListener, shutdown: CancellationToken) {
         let places = Arc::new(Semaphore::new(self.limits.max_connections));
         let connections = TaskTracker::new();
+        let cut = CancellationToken::new();
         let (closing, closed) = watch::channel(false);
         let problems = &self.edge.sale.load_full().problems;
         let whole = |code: Code| write::on_the_wire(&problems.render(&Refusal::from(code)));
@@ -96,38 +105,63 @@ impl<A: AttemptPort, D: FirstDelivery<A>> Listener<A, D> {
             too_large: whole(Code::HeadersTooLarge),
             malformed: whole(Code::BadRequest),
         });
+        let take = |stream: TcpStream, peer| {
+            // No place: closed at once, before it costs anything.
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { return };
+            let _ = stream.set_nodelay(true);
+            let connection = Connection::new(stream, peer, Arc::clone(&limits));
+            let (proxy, closed, cut) = (Arc::clone(&self.proxy), closed.clone(), cut.clone());
+            connections.spawn(async move {
+                let _place = place;
+                let served = async {
+                    let mut stream: Option<pingora::protocols::Stream> = Some(Box::new(connection));
+                    while let Some(current) = stream {
+                        stream = proxy.process_new(current, &closed).await;
+                    }
+                };
+                tokio::select! {
+                    () = served => {}
+                    () = cut.cancelled() => {}
+                }
+            });
+        };
         loop {
             let accepted = tokio::select! {
                 accepted = socket.accept() => accepted,
                 () = shutdown.cancelled() => break,
             };
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
+            match accepted {
+                Ok((stream, peer)) => take(stream, peer),
                 Err(e) => {
                     // Out of file descriptors, mostly: breathe, so that connections can end.
                     tracing::warn!(error = %e, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
                 }
-            };
-            // No place: closed at once, before it costs anything.
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-            let _ = stream.set_nodelay(true);
-            let connection = Connection::new(stream, peer, Arc::clone(&limits));
-            let (proxy, closed) = (Arc::clone(&self.proxy), closed.clone());
-            connections.spawn(async move {
-                let _place = place;
-                let mut stream: Option<pingora::protocols::Stream> = Some(Box::new(connection));
-                while let Some(current) = stream {
-                    stream = proxy.process_new(current, &closed).await;
-                }
-            });
+            }
         }
-        drop(socket);
+        // Whoever waits to be accepted has connected already: closing the socket would reset them.
+        if let Ok(socket) = socket.into_std() {
+            for (stream, peer) in std::iter::from_fn(|| socket.accept().ok()).take(self.limits.max_connections) {
+                if stream.set_nonblocking(true).is_ok()
+                    && let Ok(stream) = TcpStream::from_std(stream)
+                {
+                    take(stream, peer);
+                }
+            }
+        }
+        let finished_by = Instant::from_std(monotonic()) + self.limits.finish_within;
+        self.edge.draining.cancel();
         self.edge.closing.cancel();
         let _ = closing.send(true);
-        self.proxy.http_cleanup().await;
         connections.close();
+        // Requests on their way are still taken; after that only idle connections are left to be closed.
+        _ = timeout(LAST_REQUESTS, connections.wait()).await;
+        self.proxy.http_cleanup().await;
+        if timeout_at(finished_by, connections.wait()).await.is_err() {
+            let (requests, connections) = (self.in_flight(), connections.len());
+            tracing::warn!(requests, connections, "still under way at the end: cut off");
+        }
+        cut.cancel();
         connections.wait().await;
     }
 }

@@ -90,6 +90,7 @@ impl<A: AttemptPort, D: FirstDelivery<A>> Proxy<A, D> {
         };
         let answer = pipeline::serve(&self.edge, sale, &route, &request).await;
         drop(request);
+        self.close_if_draining(session);
         write::answer(session, answer).await
     }
 
@@ -100,7 +101,16 @@ impl<A: AttemptPort, D: FirstDelivery<A>> Proxy<A, D> {
     }
 
     async fn refuse(&self, session: &mut Session, sale: &Sale<A>, refusal: Refusal) -> pingora::Result<()> {
+        self.close_if_draining(session);
         write::answer(session, sale.problems.render(&refusal)).await
+    }
+
+    /// To be called before a reply's header is written: a client that is told that the connection closes sends its next
+    /// request elsewhere, and never into a connection that is just being closed.
+    fn close_if_draining(&self, session: &mut Session) {
+        if self.edge.draining.is_cancelled() {
+            session.set_keepalive(None);
+        }
     }
 }
 
@@ -172,9 +182,6 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
         }
         // Without it a pipelined request is dropped without a word.
         session.downstream_session.set_pipelining_enabled(true);
-        if session.is_process_shutting_down() {
-            session.set_keepalive(None);
-        }
         Ok(())
     }
 
@@ -244,13 +251,14 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
 
     async fn response_filter(
         &self,
-        _session: &mut Session,
-        _response: &mut ResponseHeader,
+        session: &mut Session,
+        _of_shop: &mut ResponseHeader,
         ctx: &mut Ctx,
     ) -> pingora::Result<()> {
         if let Some(pass) = &mut ctx.shop {
             pass.answered();
         }
+        self.close_if_draining(session);
         Ok(())
     }
 

@@ -60,6 +60,7 @@ fn brief(world: &AdminWorld, id: &ActivityId, managed: &Managed) -> Value {
         "oldest_unsettled_age_ms": view.oldest_unsettled.map(|won| now.0.saturating_sub(won.0)),
         "gates": world.gates,
         "dead_letters": view.dead,
+        "file_differs": *managed.activity.file_differs(),
     });
     add_stock(&mut shown, &view.stock);
     shown

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use axum::extract::{Request, State};
@@ -24,8 +25,14 @@ pub enum Access {
     Change,
 }
 
-/// The tokens and the names of the listener.
+/// The guard of the listener. Clones share what they go by, which a reload replaces.
+#[derive(Clone)]
 pub struct AdminAuth {
+    rules: Arc<ArcSwap<Rules>>,
+}
+
+/// The tokens and the names of the listener.
+struct Rules {
     change: Fingerprint,
     read: Option<Fingerprint>,
     hosts: Vec<String>,
@@ -57,16 +64,28 @@ impl AdminAuth {
         if unspecified || address.ip().is_loopback() {
             hosts.push(format!("localhost:{}", address.port()));
         }
-        AdminAuth {
+        let rules = Rules {
             change: Fingerprint::of(change),
             read: read.filter(|token| !token.is_empty()).map(Fingerprint::of),
             hosts,
             any_address_with_port: unspecified.then_some(address.port()),
-        }
+        };
+        AdminAuth { rules: Arc::new(ArcSwap::from_pointee(rules)) }
+    }
+
+    /// From now on this guard and its clones go by what `other` goes by.
+    pub fn follow(&self, other: &AdminAuth) {
+        self.rules.store(other.rules.load_full());
     }
 
     /// Lets a request in, or says why not.
     pub fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<Access, Problem> {
+        self.rules.load().admit(method, headers)
+    }
+}
+
+impl Rules {
+    fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<Access, Problem> {
         let forbidden = |detail: &str| Problem::new(StatusCode::FORBIDDEN, "FORBIDDEN", detail);
         let host = single(headers, header::HOST).unwrap_or_default();
         if !self.is_own(host) {

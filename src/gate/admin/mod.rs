@@ -1,5 +1,5 @@
-//! The admin listener: who may change what, and every operator's change. Places for win log, rebuild and reload are files
-//! beside these.
+//! The admin listener: who may change what, and every operator's change. Places for win log and rebuild are files beside
+//! these.
 //!
 //! [`auth`] lets requests in, [`world`] is what they act on, [`problem`] how they fail; the rest are the routes.
 
@@ -12,6 +12,7 @@ pub mod health;
 mod preheat;
 mod problem;
 mod releases;
+mod reload;
 mod totals;
 mod wins;
 pub mod world;
@@ -23,10 +24,10 @@ use axum::routing::{get, post};
 
 pub use auth::AdminAuth;
 pub use problem::Problem;
-pub use world::{AdminWorld, Managed};
+pub use world::{AdminState, AdminWorld, Managed};
 
 /// All routes of the admin listener.
-pub fn router(world: Arc<AdminWorld>, auth: AdminAuth) -> Router {
+pub fn router(state: impl Into<AdminState>, auth: AdminAuth) -> Router {
     let guarded = Router::new()
         .route("/admin/activities", get(activities::list))
         .route("/admin/activities/{id}", get(activities::show))
@@ -43,6 +44,7 @@ pub fn router(world: Arc<AdminWorld>, auth: AdminAuth) -> Router {
         .route("/admin/activities/{id}/dead-letters/retry-all", post(dead_letters::retry_all))
         .route("/admin/activities/{id}/dead-letters/{request_id}/retry", post(dead_letters::retry))
         .route("/admin/activities/{id}/dead-letters/{request_id}/release", post(dead_letters::release))
+        .route("/admin/reload", post(reload::reload))
         .fallback(|| async { Problem::not_found("NOT_FOUND", "no such route") })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(axum::middleware::from_fn_with_state(Arc::new(auth), auth::guard));
@@ -51,5 +53,5 @@ pub fn router(world: Arc<AdminWorld>, auth: AdminAuth) -> Router {
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .merge(guarded)
-        .with_state(world)
+        .with_state(state.into())
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use axum::extract::FromRef;
 
 use super::problem::Problem;
 use crate::domain::admission::{ActivityState, Change, JournalCursor, Operated, Poll, PolledActivity, Terms};
@@ -14,6 +16,7 @@ use crate::domain::{ActivityId, GateId, RequestId, StoreMs};
 use crate::gate::activity::{Activity, Phase};
 use crate::gate::delivery::outbox::{Guarded, Outbox};
 use crate::gate::ledger::LedgerAccess;
+use crate::gate::reload::Reloader;
 use crate::gate::store::{AdmissionStore, StoreError};
 use crate::platform::clock::StoreClock;
 use crate::platform::shutdown::{Shutdown, Stage};
@@ -72,7 +75,53 @@ pub struct AdminWorld {
     pub shutdown: Shutdown,
 }
 
+/// What the listener acts on now. A reload replaces the whole world at once; each request keeps the one it began with.
+#[derive(Clone)]
+pub struct AdminState {
+    world: Arc<ArcSwap<AdminWorld>>,
+    reloader: Option<Arc<Reloader>>,
+}
+
+impl AdminState {
+    /// A listener's state; without a reloader its gate cannot reload.
+    pub fn new(world: Arc<ArcSwap<AdminWorld>>, reloader: Option<Arc<Reloader>>) -> AdminState {
+        AdminState { world, reloader }
+    }
+}
+
+impl From<Arc<AdminWorld>> for AdminState {
+    fn from(world: Arc<AdminWorld>) -> AdminState {
+        AdminState::new(Arc::new(ArcSwap::new(world)), None)
+    }
+}
+
+impl FromRef<AdminState> for Arc<AdminWorld> {
+    fn from_ref(state: &AdminState) -> Arc<AdminWorld> {
+        state.world.load_full()
+    }
+}
+
+impl FromRef<AdminState> for Option<Arc<Reloader>> {
+    fn from_ref(state: &AdminState) -> Option<Arc<Reloader>> {
+        state.reloader.clone()
+    }
+}
+
 impl AdminWorld {
+    /// The same world with other activities and gates.
+    pub fn with(&self, activities: BTreeMap<ActivityId, Managed>, gates: Vec<GateId>) -> AdminWorld {
+        AdminWorld {
+            activities,
+            store: Arc::clone(&self.store),
+            ledger: Arc::clone(&self.ledger),
+            clock: Arc::clone(&self.clock),
+            gates,
+            returning_delay: self.returning_delay,
+            started: AtomicBool::new(self.started.load(Ordering::Acquire)),
+            shutdown: self.shutdown.clone(),
+        }
+    }
+
     /// A configured activity by name.
     pub fn managed(&self, name: &str) -> Result<(&ActivityId, &Managed), Problem> {
         self.activities.get_key_value(name).ok_or_else(|| Problem::no_such_activity(name))

@@ -19,6 +19,10 @@ pub trait Outbox: Send + Sync + 'static {
     fn id(&self) -> &ActivityId;
     /// What the last poll showed.
     fn view(&self) -> Arc<View>;
+    /// The keys in which the file differs from what was preheated, which counts.
+    fn file_differs(&self) -> Arc<Vec<String>> {
+        Arc::default()
+    }
     /// Records the order service's word.
     async fn settle(&self, id: RequestId, settlement: Settlement) -> Guarded<Recorded>;
     /// Gives units back on the order service's word.
@@ -34,6 +38,9 @@ impl Outbox for Activity {
     }
     fn view(&self) -> Arc<View> {
         Activity::view(self)
+    }
+    fn file_differs(&self) -> Arc<Vec<String>> {
+        self.file.differs()
     }
     async fn settle(&self, id: RequestId, settlement: Settlement) -> Guarded<Recorded> {
         Activity::settle(self, id, settlement).await

@@ -1,32 +1,34 @@
 //! A whole gate, put together from a checked configuration: store, activities, delivery, listeners. [`serve`] takes its
 //! sockets and its end as arguments, so that a test or the demo can run one beside other things.
 
+mod live;
 mod parts;
 mod store;
 
-use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use arc_swap::ArcSwap;
+use futures::{Stream, StreamExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::live::{Live, Roster, Starter};
 use crate::config::{self, Loaded};
-use crate::domain::ActivityId;
-use crate::domain::admission::Epoch;
 use crate::domain::dead_letters::DeadLetterPolicy;
 use crate::gate::activity::{Activity, StoreMetrics, World};
 use crate::gate::adapter::{Listener, ListenerLimits, SHOP_BREAKER, Shop};
-use crate::gate::admin::{self, AdminWorld, Managed};
+use crate::gate::admin::{self, AdminState, AdminWorld};
 use crate::gate::delivery::courier::Courier;
 use crate::gate::delivery::outbox::Outbox;
 use crate::gate::delivery::pacer::Pacer;
-use crate::gate::delivery::relay;
 use crate::gate::edge::Edge;
 use crate::gate::metrics;
+use crate::gate::reload::{self, Reloader, Reread};
 use crate::gate::view::RETURNING_DELAY;
 use crate::gate::view_metrics::ViewMetrics;
 use crate::gate::win_log::{LogFirst, NoWinLog};
@@ -35,14 +37,17 @@ use crate::platform::clock::{StoreClock, monotonic};
 use crate::platform::http_server::{self, HttpLimits};
 use crate::platform::listen::listen;
 use crate::platform::metrics::{self as platform_metrics, Metrics};
-use crate::platform::shutdown::{Shutdown, Stage};
+use crate::platform::shutdown::{self, Shutdown, Stage};
 
 /// How often limiter keys that are as good as new are dropped.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
-/// How long deliveries under way may take to end after the listeners have closed. What is left is the relay's of another
-/// gate, or of the next start.
-const LAST_DELIVERIES: Duration = Duration::from_secs(10);
+/// From the closing of the listeners, how long requests and deliveries under way may take to end. What is left of deliveries
+/// is the relay's of another gate, or of the next start.
+const FINISH_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long what ends after them may take: deliveries that the last requests began, listeners, background tasks.
+const LAST_STEPS: Duration = Duration::from_secs(1);
 
 /// The bound sockets of a gate.
 pub struct Sockets {
@@ -68,18 +73,24 @@ impl Sockets {
     }
 }
 
+/// How a gate comes to read its file again.
+pub struct Reloads {
+    /// Reads it as it was read at the start.
+    pub reread: Reread,
+    /// One item per wish from outside, i.e. SIGHUP; the admin listener has its own.
+    pub asked: Pin<Box<dyn Stream<Item = ()> + Send>>,
+}
+
 /// Runs a gate until `shutdown` says that the listeners close, and everything under way has ended.
 ///
 /// # Errors
 /// If it cannot be put together: a secret, page or key that cannot be read, a store that could lose a sale.
-pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> anyhow::Result<()> {
+pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reloads: Reloads) -> anyhow::Result<()> {
     let config = &loaded.config;
     let registry = Arc::new(Metrics::new()?);
     let breakers = BreakerMetrics::register(&registry)?;
     let store = store::open(loaded, &breakers).await?;
     let clock = Arc::new(StoreClock::new());
-    let gates =
-        if config.deployment.gates.is_empty() { vec![config.gate.id.clone()] } else { config.deployment.gates.clone() };
     let closing = CancellationToken::new();
     let ended = CancellationToken::new();
 
@@ -98,29 +109,28 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
         },
         metrics: Arc::new(StoreMetrics::register(&registry)?),
     };
-    let activities: BTreeMap<ActivityId, Arc<Activity>> = config
-        .activities
-        .iter()
-        .map(|(id, activity)| {
-            let terms = config::terms(activity, Epoch(1));
-            (id.clone(), Activity::start(id.clone(), terms, &world, ended.clone()))
-        })
-        .collect();
-    let outboxes: Vec<Arc<dyn Outbox>> =
-        activities.values().map(|activity| Arc::clone(activity) as Arc<dyn Outbox>).collect();
-    registry.register(Box::new(ViewMetrics::new(&outboxes, Arc::clone(&clock))?))?;
-
     let tasks = TaskTracker::new();
     let rate = config.orders.relay_rate;
     let pacer = Arc::new(Mutex::new(Pacer::new(rate.count, rate.per, monotonic())));
     tasks.spawn(backlog.run(courier.clone(), Arc::clone(&pacer), shutdown.clone()));
-    for outbox in outboxes {
-        courier.announce(outbox.id());
-        tasks.spawn(relay::run(outbox, courier.clone(), Arc::clone(&pacer), shutdown.clone()));
-    }
+    let starter = Starter {
+        world,
+        courier: courier.clone(),
+        pacer,
+        tasks: tasks.clone(),
+        shutdown: shutdown.clone(),
+        ended: ended.clone(),
+    };
+    let fallible = parts::fallible(loaded)?;
+    let (pages, picture) = reload::look(loaded)?;
+    let roster = Roster::start(starter, config);
+    let activities = roster.present.load_full();
+    let present = Arc::clone(&roster.present);
+    let outboxes = move || present.load().values().map(|activity| Arc::clone(activity) as Arc<dyn Outbox>).collect();
+    registry.register(Box::new(ViewMetrics::new(outboxes, Arc::clone(&clock))?))?;
 
     let edge_metrics = Arc::new(metrics::Metrics::new(registry.registry())?);
-    let sale = parts::sale(loaded, &activities, gates.len(), &courier, &edge_metrics)?;
+    let sale = parts::sale(loaded, fallible, pages, &activities, &courier, &edge_metrics, None);
     let edge = Arc::new(Edge::new(sale, Arc::new(courier.clone()), Arc::clone(&clock), edge_metrics));
     let breaker = breakers.circuit("shop", "", SHOP_BREAKER);
     let shop = Shop::resolve(&config.gate.shop, config.gate.shop_max_in_flight(), breaker).await?;
@@ -128,61 +138,90 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown) -> any
         max_connections: config.gate.max_connections as usize,
         requests_per_connection: config.gate.requests_per_connection,
         idle_timeout: config.gate.idle_timeout.0,
+        finish_within: FINISH_WITHIN,
         ..ListenerLimits::default()
     };
     let public = Listener::new(Arc::clone(&edge), shop, limits);
+    let draining = edge.draining.clone();
     tasks.spawn(housekeeping(Arc::clone(&edge), ended.clone()));
 
-    let admin_world = Arc::new(AdminWorld {
-        activities: activities
-            .iter()
-            .map(|(id, activity)| {
-                let managed = Managed {
-                    activity: Arc::clone(activity) as _,
-                    terms: activity.file_terms.clone(),
-                    payment_deadline: config.activities.get(id).map_or(Duration::ZERO, |a| a.payment_deadline.0),
-                };
-                (id.clone(), managed)
-            })
-            .collect(),
+    let admin_world = Arc::new(ArcSwap::from_pointee(AdminWorld {
+        activities: live::managed(config, &activities),
         store: store.store,
         ledger: parts::ledger(loaded)?,
         clock,
-        gates,
+        gates: parts::gates(config),
         returning_delay: RETURNING_DELAY,
         started: AtomicBool::new(false),
         shutdown: shutdown.clone(),
-    });
-    let auth = parts::admin_auth(loaded, sockets.admin.local_addr()?)?;
-    let admin_router = admin::router(Arc::clone(&admin_world), auth);
+    }));
+    let admin_address = sockets.admin.local_addr()?;
+    let auth = parts::admin_auth(loaded, admin_address)?;
+    let live = Live {
+        roster,
+        edge,
+        admin: Arc::clone(&admin_world),
+        auth: auth.clone(),
+        admin_address,
+        shutdown: shutdown.clone(),
+    };
+    let reloader = Arc::new(Reloader::new(config.clone(), picture, reloads.reread, Arc::new(live), &registry)?);
+    tasks.spawn(reload_when_asked(Arc::clone(&reloader), reloads.asked, ended.clone()));
+    let admin_router = admin::router(AdminState::new(Arc::clone(&admin_world), Some(reloader)), auth);
     let metrics_router = platform_metrics::router(registry);
-    // These two outlive the public listener, so that its end can be watched; they end with the process.
-    let last = shutdown.clone();
-    tasks.spawn(http_server::serve("admin", sockets.admin, admin_router, HttpLimits::default(), last.clone()));
-    tasks.spawn(http_server::serve("metrics", sockets.metrics, metrics_router, HttpLimits::default(), last));
+    // These two outlive the public listener, so that its end can be watched.
+    let (end_of_all, last) = shutdown::channel();
+    let limits = HttpLimits { closing: LAST_STEPS, ..HttpLimits::default() };
+    tasks.spawn(http_server::serve("admin", sockets.admin, admin_router, limits, last.clone()));
+    tasks.spawn(http_server::serve("metrics", sockets.metrics, metrics_router, limits, last));
 
-    tasks.spawn({
-        let closing = closing.clone();
+    let closed_at = tasks.spawn({
+        let (closing, draining) = (closing.clone(), draining);
         async move {
+            shutdown.reached(Stage::Draining).await;
+            draining.cancel();
             shutdown.reached(Stage::Closing).await;
             closing.cancel();
+            monotonic()
         }
     });
     tracing::info!(listener = "public", address = %sockets.public.local_addr()?, gate = %config.gate.id, "listening");
-    admin_world.mark_started();
+    admin_world.load().mark_started();
     public.serve(sockets.public, closing).await;
 
-    finish(courier).await;
+    let closed_at = closed_at.await.unwrap_or_else(|_| monotonic());
+    finish(courier, closed_at + FINISH_WITHIN).await;
+    end_of_all.advance(Stage::Closing);
     ended.cancel();
     tasks.close();
-    tasks.wait().await;
+    if tokio::time::timeout(LAST_STEPS * 2, tasks.wait()).await.is_err() {
+        tracing::warn!(tasks = tasks.len(), "background tasks did not end: cut off");
+    }
     tracing::info!("gate ended");
     Ok(())
 }
 
+async fn reload_when_asked(
+    reloader: Arc<Reloader>,
+    mut asked: Pin<Box<dyn Stream<Item = ()> + Send>>,
+    ended: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = ended.cancelled() => return,
+            wish = asked.next() => match wish {
+                // What came of it is in the log.
+                Some(()) => drop(reloader.reload(false).await),
+                None => return,
+            },
+        }
+    }
+}
+
 /// Waits for deliveries under way; what does not end in time is delivered again by a relay.
-async fn finish(courier: Courier) {
-    if tokio::time::timeout(LAST_DELIVERIES, courier.idle()).await.is_err() {
+async fn finish(courier: Courier, until: Instant) {
+    let until = until.max(monotonic() + LAST_STEPS);
+    if tokio::time::timeout_at(until.into(), courier.idle()).await.is_err() {
         tracing::warn!("deliveries were still under way; a relay will repeat them");
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use anyhow::Context;
 use reqwest::Url;
 
-use crate::config::Loaded;
 use crate::config::scalars::SecretSource;
 use crate::config::schema::{self, OrdersKind};
-use crate::domain::ActivityId;
+use crate::config::{Config, Loaded};
 use crate::domain::time::millis;
+use crate::domain::{ActivityId, GateId};
 use crate::gate::activity::Activity;
 use crate::gate::address::TrustedProxies;
 use crate::gate::admin::AdminAuth;
@@ -31,6 +31,7 @@ use crate::gate::ledger::{LedgerAccess, VoidClient};
 use crate::gate::limits::Limits;
 use crate::gate::metrics::Metrics as EdgeMetrics;
 use crate::gate::pages::{Page, PageText};
+use crate::gate::reload::Pages;
 use crate::gate::tokens::{TokenKey, Tokens};
 use crate::platform::breaker::BreakerMetrics;
 use crate::platform::metrics::Metrics;
@@ -90,19 +91,39 @@ pub fn admin_auth(loaded: &Loaded, address: SocketAddr) -> anyhow::Result<AdminA
     Ok(AdminAuth::new(&change, read.as_deref(), address, &gate.admin_hosts))
 }
 
-/// Everything that visitors meet.
+/// What of a sale may fail to be made.
+pub struct Fallible {
+    /// Who users and devices are.
+    identity: Identity,
+    /// The sale tokens.
+    tokens: Tokens,
+}
+
+/// Reads the keys.
+pub fn fallible(loaded: &Loaded) -> anyhow::Result<Fallible> {
+    Ok(Fallible { identity: identity(loaded)?, tokens: tokens(loaded)? })
+}
+
+/// The gates of the deployment; this one at least.
+pub fn gates(config: &Config) -> Vec<GateId> {
+    if config.deployment.gates.is_empty() { vec![config.gate.id.clone()] } else { config.deployment.gates.clone() }
+}
+
+/// Everything that visitors meet. Limiters of `previous` that did not change are carried over.
 pub fn sale(
     loaded: &Loaded,
+    Fallible { identity, tokens }: Fallible,
+    mut pages: Pages,
     activities: &BTreeMap<ActivityId, Arc<Activity>>,
-    gates: usize,
     courier: &Courier,
     metrics: &EdgeMetrics,
-) -> anyhow::Result<Sale<Activity>> {
+    previous: Option<&Limits>,
+) -> Sale<Activity> {
     let config = &loaded.config;
     let mut entries = HashMap::new();
     for (id, activity) in activities {
         let Some(of_file) = config.activities.get(id) else { continue };
-        let page = page(loaded, id, of_file)?;
+        let page = pages.remove(id).unwrap_or_else(|| built_in_page(&config.gate.prefix, id, of_file));
         let offers = of_file.skus.iter().map(|(sku, offered)| Offer {
             sku: sku.clone(),
             stock: offered.stock,
@@ -111,37 +132,33 @@ pub fn sale(
         let (port, offers) = (Arc::clone(activity), offers.collect());
         entries.insert(id.clone(), Entry::new(id.clone(), port, offers, page, of_file.stock_display, metrics));
     }
-    Ok(Sale {
+    Sale {
         prefix: config.gate.prefix.clone(),
         problems: Problems::new(&config.gate.prefix),
         activities: entries,
-        identity: identity(loaded)?,
-        tokens: tokens(loaded)?,
+        identity,
+        tokens,
         open_before: config.tokens.open_before.0,
-        limits: Limits::new(&config.limits, gates, None),
+        limits: Limits::new(&config.limits, gates(config).len(), previous),
         proxies: TrustedProxies::new(config.gate.trusted_proxies.clone()),
         max_body: usize::try_from(config.gate.max_body.0).unwrap_or(usize::MAX),
         body_deadline: config.gate.body_deadline.0,
         access_log_sample: config.gate.access_log_sample,
         jwks: courier.jwks(),
-    })
+    }
 }
 
-fn page(loaded: &Loaded, id: &ActivityId, activity: &schema::Activity) -> anyhow::Result<Page> {
-    if let Some(directory) = &activity.page {
-        let directory = loaded.resolve(directory);
-        return Page::load(&directory).with_context(|| format!("the page of `{id}` in {}", directory.display()));
-    }
+fn built_in_page(prefix: &str, id: &ActivityId, activity: &schema::Activity) -> Page {
     let skus = activity.skus.iter().map(|(sku, offered)| {
         let title = offered.title.as_deref().unwrap_or(sku.as_str());
         (sku.as_str(), title, offered.price.as_deref().unwrap_or(""))
     });
-    Ok(Page::built_in(&PageText {
-        prefix: &loaded.config.gate.prefix,
+    Page::built_in(&PageText {
+        prefix,
         activity: id.as_str(),
         title: activity.title.as_deref().unwrap_or(id.as_str()),
         skus: skus.collect(),
-    }))
+    })
 }
 
 fn identity(loaded: &Loaded) -> anyhow::Result<Identity> {

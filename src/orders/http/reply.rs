@@ -46,7 +46,7 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let retryable = self.status.is_server_error();
-        let mut response = problem_with(self.status, self.code, &self.detail, retryable, &self.more);
+        let mut response = problem_with(self.status, self.code, &self.detail, retryable, self.more);
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert("retry-after", HeaderValue::from_static("1"));
         }

@@ -4,6 +4,7 @@ mod reply;
 mod scripts;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -54,15 +55,6 @@ impl RedisStore {
 
     fn of(client: RedisClient, scripts: Scripts) -> RedisStore {
         RedisStore { client: Arc::new(client), scripts, last_run: Mutex::default() }
-    }
-
-    /// Puts a breaker before every call but a gate's polls, which find out whether the server answers again.
-    ///
-    /// # Errors
-    /// Never for a store that nobody else holds the connection of.
-    #[must_use]
-    pub fn behind(self, breaker: Circuit) -> RedisStore {
-        RedisStore { client: Arc::new(self.client.behind(breaker)), ..self }
     }
 
     /// The connection, to look at the server with.

@@ -1,0 +1,120 @@
+//! `seckill-gate reload`: has a gate read its file again, and tells what came of it.
+
+use clap::Args;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::admin_client::{AdminArgs, Failure, refused};
+use super::status::{items, number, text};
+use super::{exit, print};
+
+/// Has a running gate read its file again, as SIGHUP does.
+///
+/// The whole file is checked and then swapped in at once, or refused and the one in use kept. Told is every edit since the
+/// last reading, secrets by name only: what is in effect now, and what waits for a restart. Edits that would contradict what
+/// was preheated are refused, each with what to do instead. Exit 1 if an edit was refused, 2 if the file has faults.
+#[derive(Debug, Args)]
+pub struct Reload {
+    #[command(flatten)]
+    gate: AdminArgs,
+    /// Say what would happen; change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the answer as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Reload {
+    /// Runs it.
+    pub async fn run(self) -> Result<u8, Failure> {
+        let (status, told) = self.gate.client()?.ask(&["reload"], &json!({ "dry_run": self.dry_run })).await?;
+        let code = match status {
+            _ if status.is_success() => exit::DONE,
+            StatusCode::UNPROCESSABLE_ENTITY => exit::USAGE,
+            _ => exit::FAILED,
+        };
+        if self.json {
+            print(&told)?;
+            return Ok(code);
+        }
+        if status.is_success() {
+            print(describe(&told).trim_end())?;
+            return Ok(code);
+        }
+        for fault in items(&told, "faults") {
+            let (line, column) = (number(fault, "line"), number(fault, "column"));
+            eprintln!("{}:{line}:{column}: {}", text(&told, "file"), text(fault, "message"));
+        }
+        for change in items(&told, "changes").iter().filter(|change| text(change, "effect") == "refused") {
+            eprintln!("{}: {}", edit(change), text(change, "instead"));
+        }
+        Err(Failure { code, ..refused(status, &told) })
+    }
+}
+
+fn describe(told: &Value) -> String {
+    let mut lines = match text(told, "outcome").as_str() {
+        "unchanged" => "nothing changed\n".to_owned(),
+        "needs_restart" => "nothing to apply without a restart\n".to_owned(),
+        outcome => format!("{}:\n", outcome.replace('_', " ")),
+    };
+    for (effect, heading) in [
+        ("applied", ""),
+        ("needs_restart", "not applied; needs a restart of this gate:\n"),
+        ("order_service", "not the gate's; the order services read it when they are restarted:\n"),
+    ] {
+        let mut edits = items(told, "changes").iter().filter(|change| text(change, "effect") == effect).peekable();
+        if edits.peek().is_some() {
+            lines += heading;
+        }
+        edits.for_each(|change| lines += &format!("  {}\n", edit(change)));
+    }
+    lines
+}
+
+/// `key: from → to`
+fn edit(change: &Value) -> String {
+    let key = text(change, "key");
+    match (change.get("from"), change.get("to")) {
+        (None, None) => format!("{key}: changed"),
+        (Some(Value::Null), Some(to)) if to.is_object() => format!("{key}: added"),
+        (Some(from), Some(Value::Null)) if from.is_object() => format!("{key}: removed"),
+        (from, to) => {
+            let shown = |value: Option<&Value>| match value {
+                None | Some(Value::Null) => "none".to_owned(),
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+            };
+            format!("{key}: {} → {}", shown(from), shown(to))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_are_told_by_what_becomes_of_them() {
+        let told = json!({ "outcome": "applied", "changes": [
+            { "key": "activities.encore", "effect": "applied", "from": null, "to": { "skus": {} } },
+            { "key": "gate.threads", "effect": "needs_restart", "from": 0, "to": 4 },
+            { "key": "limits.attempts.user.burst", "effect": "applied", "from": 3, "to": null },
+            { "key": "order_service.consumer.rate", "effect": "order_service", "from": "1/s", "to": "2/s" },
+            { "key": "tokens.keys[one].key", "effect": "applied" },
+        ]});
+        let expected = "\
+applied:
+  activities.encore: added
+  limits.attempts.user.burst: 3 → none
+  tokens.keys[one].key: changed
+not applied; needs a restart of this gate:
+  gate.threads: 0 → 4
+not the gate's; the order services read it when they are restarted:
+  order_service.consumer.rate: 1/s → 2/s
+";
+        assert_eq!(describe(&told), expected);
+        assert_eq!(describe(&json!({ "outcome": "unchanged", "changes": [] })), "nothing changed\n");
+    }
+}

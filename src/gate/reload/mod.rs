@@ -1,0 +1,186 @@
+//! A new reading of the file while the gate serves: all of it checked, then everything that may change swapped at once; or
+//! all of it refused, and what was there stays.
+//!
+//! [`effect`] decides what an edit of each key does, [`danger`] which edits of activities are refused, [`Reloader`] runs
+//! one reload at a time, and [`Site`] is the gate that it changes.
+
+pub mod danger;
+pub mod effect;
+mod metrics;
+mod report;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+
+use self::danger::{Standing, objection, objection_to_removal};
+use self::effect::{Effect, effect_of};
+use self::metrics::ReloadMetrics;
+pub use self::report::{Change, Refused, Reloaded, Verdict};
+use crate::config::compare::{Edit, Picture, pattern};
+use crate::config::load::recheck;
+use crate::config::{Config, Faults, Loaded};
+use crate::domain::ActivityId;
+use crate::gate::pages::Page;
+use crate::platform::metrics::Metrics;
+
+/// Reads the file again, as it was read at the start: the same path, the same flags in place of its keys.
+pub type Reread = Arc<dyn Fn() -> Result<Loaded, Faults> + Send + Sync>;
+
+/// The pages that lie in directories, by activity.
+pub type Pages = BTreeMap<ActivityId, Page>;
+
+/// The gate as a reload sees it.
+#[async_trait]
+pub trait Site: Send + Sync + 'static {
+    /// Whether it is on its way out; then nothing is changed any more.
+    fn is_ending(&self) -> bool;
+    /// How an activity stands in the store now.
+    async fn standing(&self, activity: &ActivityId) -> Standing;
+    /// Makes everything that can fail, then swaps it in at once; with `dry_run` it stops before the swap.
+    ///
+    /// # Errors
+    /// If a part cannot be made. Then nothing has changed.
+    async fn apply(&self, loaded: Arc<Loaded>, pages: Pages, dry_run: bool) -> anyhow::Result<()>;
+}
+
+/// Runs reloads, one at a time.
+pub struct Reloader {
+    reread: Reread,
+    site: Arc<dyn Site>,
+    metrics: ReloadMetrics,
+    running: Mutex<Running>,
+}
+
+/// What the gate runs on: the file as it was read, without the edits that wait for a restart.
+struct Running {
+    config: Config,
+    picture: Picture,
+}
+
+/// One reading of the file, and what it points at.
+struct Reading {
+    loaded: Loaded,
+    pages: Pages,
+    picture: Picture,
+}
+
+/// Reads what the file points at: the pages that lie in directories, and the picture of it all.
+///
+/// # Errors
+/// If a page cannot be read; says which.
+pub fn look(loaded: &Loaded) -> anyhow::Result<(Pages, Picture)> {
+    let mut pages = Pages::new();
+    let mut picture = Picture::of(loaded)?;
+    for (id, activity) in &loaded.config.activities {
+        let Some(directory) = &activity.page else { continue };
+        let directory = loaded.resolve(directory);
+        let page = Page::load(&directory).with_context(|| format!("the page of `{id}` in {}", directory.display()))?;
+        picture.note(format!("activities.{id}.page"), page.fingerprint());
+        pages.insert(id.clone(), page);
+    }
+    Ok((pages, picture))
+}
+
+impl Reloader {
+    /// A reloader of a gate that runs on this configuration, whose picture is this.
+    ///
+    /// # Errors
+    /// If the metrics' names are taken.
+    pub fn new(
+        config: Config,
+        picture: Picture,
+        reread: Reread,
+        site: Arc<dyn Site>,
+        metrics: &Metrics,
+    ) -> prometheus::Result<Reloader> {
+        let running = Running { config, picture };
+        Ok(Reloader { reread, site, metrics: ReloadMetrics::register(metrics)?, running: Mutex::new(running) })
+    }
+
+    /// Reloads, or with `dry_run` says what would happen. Leaves its log lines and metrics.
+    pub async fn reload(&self, dry_run: bool) -> Result<Reloaded, Refused> {
+        let mut running = self.running.lock().await;
+        let outcome = self.attempt(&mut running, dry_run).await;
+        match &outcome {
+            Ok(reloaded) => reloaded.log(),
+            Err(refused) => refused.log(),
+        }
+        if !dry_run {
+            self.metrics.note(&outcome);
+        }
+        outcome
+    }
+
+    async fn attempt(&self, running: &mut Running, dry_run: bool) -> Result<Reloaded, Refused> {
+        if self.site.is_ending() {
+            return Err(Refused::Failed("the gate is ending".into()));
+        }
+        let Reading { loaded, pages, picture: mut new } = self.read().await?;
+        let edits = running.picture.edits(&new);
+        let mut changes = Vec::with_capacity(edits.len());
+        for edit in edits {
+            let verdict = self.judge(&edit, &running.config, &loaded.config).await;
+            changes.push(Change { edit, verdict });
+        }
+        if changes.iter().any(|change| matches!(change.verdict, Verdict::Refused(_))) {
+            return Err(Refused::Dangerous(changes));
+        }
+        for change in changes.iter().filter(|change| change.verdict == Verdict::NeedsRestart) {
+            new.restore(&change.edit, &running.picture);
+        }
+        let failed = |error: anyhow::Error| Refused::Failed(format!("{error:#}"));
+        let config = new.config().map_err(|error| failed(error.into()))?;
+        // What is applied and what is left to a restart may make sense only together.
+        recheck(&config, &loaded.path).map_err(Refused::Halves)?;
+        if changes.iter().any(|change| change.verdict == Verdict::Applied) {
+            let effective = Arc::new(Loaded { config: config.clone(), ..loaded });
+            self.site.apply(effective, pages, dry_run).await.map_err(failed)?;
+        }
+        if !dry_run {
+            *running = Running { config, picture: new };
+        }
+        Ok(Reloaded { changes, dry_run })
+    }
+
+    /// Files are read on a thread where that may take its time.
+    async fn read(&self) -> Result<Reading, Refused> {
+        let reread = Arc::clone(&self.reread);
+        let read = move || {
+            let loaded = reread().map_err(Refused::Faults)?;
+            let failed = |error: anyhow::Error| Refused::Failed(format!("{error:#}"));
+            let (pages, picture) = look(&loaded).map_err(failed)?;
+            Ok(Reading { loaded, pages, picture })
+        };
+        let broke_off = |_| Err(Refused::Failed("reading the file broke off; see the log".into()));
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(broke_off)
+    }
+
+    async fn judge(&self, edit: &Edit, old: &Config, new: &Config) -> Verdict {
+        let mut parts = edit.key.splitn(3, '.');
+        let activity = match (parts.next(), parts.next().map(ActivityId::new)) {
+            (Some("activities"), Some(Ok(id))) => Some((id, parts.next().is_none())),
+            _ => None,
+        };
+        let objection = match activity {
+            Some((id, true)) => match (old.activities.get(&id), new.activities.get(&id)) {
+                (Some(old), None) => objection_to_removal(old, &self.site.standing(&id).await),
+                _ => None,
+            },
+            Some((id, false)) => match (effect_of(&pattern(&edit.key)), new.activities.get(&id)) {
+                (Effect::Preheated, Some(new)) => objection(&id, edit, new, &self.site.standing(&id).await),
+                (Effect::Live, _) => None,
+                _ => return Verdict::NeedsRestart,
+            },
+            None => match effect_of(&pattern(&edit.key)) {
+                Effect::Live => None,
+                Effect::OrderService => return Verdict::OrderService,
+                Effect::Preheated | Effect::Restart => return Verdict::NeedsRestart,
+            },
+        };
+        objection.map_or(Verdict::Applied, Verdict::Refused)
+    }
+}
