@@ -298,6 +298,21 @@ async fn what_may_not_be_recorded_is_not_told() {
 }
 
 #[tokio::test]
+async fn an_end_that_may_not_be_recorded_is_not_told_either() {
+    let activity = FakeActivity::new();
+    for (word, cause) in [("refused", Cause::Refused), ("ended", Cause::Ended)] {
+        let headers: &'static [(&str, &str)] = Box::leak(Box::new([("seckill-order", word)]));
+        let rig = rig(answering(409, headers, Bytes::new()).await, 4, Duration::from_secs(5));
+        let win = activity.win(word, b"{}");
+        activity.state.lock().unwrap().store_lost = true;
+        assert_eq!(rig.courier.deliver_first(&activity, win.clone(), None).await, Told::Queued, "{word}");
+        activity.state.lock().unwrap().store_lost = false;
+        let told = rig.courier.deliver_first(&activity, win, None).await;
+        assert!(matches!(&told, Told::Ended(release) if release.cause == cause), "{word}: {told:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_contradiction_leaves_the_record_and_raises_an_alarm() {
     let activity = FakeActivity::new();
     let win = activity.win("u1", b"{}");

@@ -13,7 +13,6 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
-use prometheus::Registry;
 use seckill_gate::domain::admission::{Attempt, DueWin, Epoch, FoundWin, Terms, Verdict};
 use seckill_gate::domain::dead_letters::DeadLetterPolicy;
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, StoreMs, UserId};
@@ -38,6 +37,8 @@ use seckill_gate::orders::queue::sqlite::SqliteQueue;
 use seckill_gate::orders::queue::{Claimed, Delivery, OrderQueue, Pushed, QueueError};
 use seckill_gate::orders::ticket::TicketVerifier;
 use seckill_gate::orders::{ApiToken, Parts, run};
+use seckill_gate::gate::win_log::{LogFirst, NoWinLog};
+use seckill_gate::platform::breaker::BreakerMetrics;
 use seckill_gate::platform::clock::{StoreClock, monotonic, wall_ms};
 use seckill_gate::platform::http_server::{HttpLimits, serve};
 use seckill_gate::platform::metrics::Metrics;
@@ -161,6 +162,9 @@ impl OrderQueue for ShutQueue {
             false => self.inner.claim_stale(activities, max, idle).await,
         }
     }
+    async fn keep(&self, deliveries: &[Delivery]) -> Result<(), QueueError> {
+        self.inner.keep(deliveries).await
+    }
     async fn done(&self, deliveries: &[Delivery]) -> Result<(), QueueError> {
         self.inner.done(deliveries).await
     }
@@ -231,6 +235,7 @@ pub async fn rig(kind: Kind, stock: i64, dead_letters: DeadLetterPolicy) -> Rig 
         Arc::new(TicketSigner::from_pem(pair.private_pem.as_bytes()).unwrap()),
         CourierOptions { max_in_flight: 64, answer_within: Duration::from_secs(10) },
         DeliveryMetrics::register(&metrics).unwrap(),
+        BreakerMetrics::register(&metrics).unwrap(),
     );
     let (redis, store): (Option<Redis>, Arc<dyn AdmissionStore>) = match kind {
         Kind::Redis => {
@@ -248,6 +253,7 @@ pub async fn rig(kind: Kind, stock: i64, dead_letters: DeadLetterPolicy) -> Rig 
         gate: "gate-1".parse().unwrap(),
         store: store.clone(),
         clock: clock.clone(),
+        wins: Arc::new(LogFirst::new(NoWinLog)),
         store_deadline: long,
         queue: 64,
         first_delivery_lease: Duration::from_secs(60),
@@ -292,7 +298,7 @@ async fn order_service(
         ledger: ledger.clone(),
         queue: queue.clone(),
         wall_ms: Arc::new(wall_ms),
-        registry: Registry::new(),
+        metrics: Arc::new(Metrics::new().unwrap()),
         api_token: ApiToken::new(TOKEN),
         tickets: TicketVerifier::new(ticket_key.as_bytes()).unwrap(),
         consumer: settings(),
