@@ -20,7 +20,7 @@ async fn is_barred(activity: &Activity, barred: Barred) {
     let took = eventually(&format!("{} is {barred:?}", activity.id), || activity.view().barred == Some(barred)).await;
     assert!(took < SOON, "took {took:?}");
     let view = activity.view();
-    assert_eq!(view.phase(activity.file_terms.starts_at), Phase::Paused);
+    assert_eq!(view.phase(view.starts_at), Phase::Paused);
     assert!(view.sold_out_lease_until.is_none());
 }
 
@@ -49,7 +49,7 @@ async fn a_store_that_loses_a_key_is_fenced_and_the_other_sales_go_on() {
     for activity in &sales {
         is_barred(activity, Barred::Fenced).await;
         assert_eq!(told(activity, "ann").await, Fate::Refused(Code::Paused), "{}", activity.id);
-        assert_eq!(activity.preheat(&terms(1)).await.unwrap(), Preheated::Incomplete, "{}", activity.id);
+        assert_eq!(activity.preheat(&activity.file_terms).await.unwrap(), Preheated::Incomplete, "{}", activity.id);
     }
     assert!(bench.shows(r#"seckill_activity_barred{activity="lost-due",reason="fenced"} 1"#));
     assert!(bench.shows(r#"seckill_activity_barred{activity="other",reason="fenced"} 0"#));

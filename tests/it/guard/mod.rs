@@ -55,8 +55,9 @@ impl Bench {
 
     /// A sale of this name, preheated and open.
     async fn sale(&self, id: &str) -> Arc<Activity> {
-        let activity = Activity::start(id.parse().unwrap(), terms(1), &self.world, CancellationToken::new());
-        activity.preheat(&terms(1)).await.unwrap();
+        let terms = terms(1);
+        let activity = Activity::start(id.parse().unwrap(), terms.clone(), &self.world, CancellationToken::new());
+        activity.preheat(&terms).await.unwrap();
         eventually("the sale is open", || activity.view().barred.is_none()).await;
         activity
     }
