@@ -59,7 +59,8 @@ async fn a_win_without_a_final_word_is_marked_once_goes_slowly_and_is_booked_whe
     let policy = DeadLetterPolicy { after: Duration::from_millis(1_200), retry_every: Duration::from_secs(3_600) };
     let rig = rig(Kind::Redis, 5, policy).await;
     let activity = rig.activity.clone();
-    let views = ViewMetrics::new(move || vec![activity.clone() as Arc<dyn Outbox>], Arc::new(StoreClock::new())).unwrap();
+    let views =
+        ViewMetrics::new(move || vec![activity.clone() as Arc<dyn Outbox>], Arc::new(StoreClock::new())).unwrap();
     rig.metrics.register(Box::new(views)).unwrap();
     let gauge = || rig.metrics.render().unwrap().contains("seckill_dead_letters{activity=\"sale\"} 1\n");
     assert!(rig.metrics.render().unwrap().contains("seckill_dead_letters{activity=\"sale\"} 0\n"), "from the start");
@@ -255,7 +256,8 @@ async fn a_sum_that_breaks_is_seen_by_the_next_poll_and_said_once() {
     let (log, _guard) = Log::start();
     let rig = rig(Kind::Redis, 5, DeadLetterPolicy::default()).await;
     let activity = rig.activity.clone();
-    let views = ViewMetrics::new(move || vec![activity.clone() as Arc<dyn Outbox>], Arc::new(StoreClock::new())).unwrap();
+    let views =
+        ViewMetrics::new(move || vec![activity.clone() as Arc<dyn Outbox>], Arc::new(StoreClock::new())).unwrap();
     rig.metrics.register(Box::new(views)).unwrap();
     let shown = |broken: u32| {
         let line = format!("seckill_invariant_violations{{activity=\"sale\",invariant=\"INV-2\"}} {broken}\n");

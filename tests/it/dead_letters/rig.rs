@@ -30,6 +30,7 @@ use seckill_gate::gate::ledger::client::LedgerClient;
 use seckill_gate::gate::store::AdmissionStore;
 use seckill_gate::gate::store::redis::RedisStore;
 use seckill_gate::gate::store::sqlite::SqliteStore;
+use seckill_gate::gate::win_log::{LogFirst, NoWinLog};
 use seckill_gate::orders::ledger::Ledger;
 use seckill_gate::orders::ledger::sqlite::SqliteLedger;
 use seckill_gate::orders::order::{NewOrder, Order};
@@ -37,7 +38,6 @@ use seckill_gate::orders::queue::sqlite::SqliteQueue;
 use seckill_gate::orders::queue::{Claimed, Delivery, OrderQueue, Pushed, QueueError};
 use seckill_gate::orders::ticket::TicketVerifier;
 use seckill_gate::orders::{ApiToken, Parts, run};
-use seckill_gate::gate::win_log::{LogFirst, NoWinLog};
 use seckill_gate::platform::breaker::BreakerMetrics;
 use seckill_gate::platform::clock::{StoreClock, monotonic, wall_ms};
 use seckill_gate::platform::http_server::{HttpLimits, serve};
@@ -235,7 +235,7 @@ pub async fn rig(kind: Kind, stock: i64, dead_letters: DeadLetterPolicy) -> Rig 
         Arc::new(TicketSigner::from_pem(pair.private_pem.as_bytes()).unwrap()),
         CourierOptions { max_in_flight: 64, answer_within: Duration::from_secs(10) },
         DeliveryMetrics::register(&metrics).unwrap(),
-        BreakerMetrics::register(&metrics).unwrap(),
+        &BreakerMetrics::register(&metrics).unwrap(),
     );
     let (redis, store): (Option<Redis>, Arc<dyn AdmissionStore>) = match kind {
         Kind::Redis => {

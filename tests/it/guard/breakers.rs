@@ -96,7 +96,7 @@ async fn a_dead_store_is_named_at_once() {
     let started = Instant::now();
     let outcome = admit(&activity, "ann").await;
     let now = bench.world.clock.now().store;
-    let told = fate(outcome, &Leave::MayWin, now, activity.file_terms.starts_at);
+    let told = fate(outcome, &Leave::MayWin, now, activity.file.get().starts_at);
     assert_eq!(told, Fate::Refused(Code::StoreUnavailable));
     assert!(started.elapsed() < STORE_DEADLINE);
 }

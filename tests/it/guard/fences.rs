@@ -26,8 +26,8 @@ async fn is_barred(activity: &Activity, barred: Barred) {
 
 /// What a new user's attempt is told.
 async fn told(activity: &Activity, user: &str) -> Fate {
-    let now = activity.file_terms.starts_at.after(Duration::from_secs(60));
-    fate(admit(activity, user).await, &Leave::MayWin, now, activity.file_terms.starts_at)
+    let now = activity.file.get().starts_at.after(Duration::from_secs(60));
+    fate(admit(activity, user).await, &Leave::MayWin, now, activity.file.get().starts_at)
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn a_store_that_loses_a_key_is_fenced_and_the_other_sales_go_on() {
     for activity in &sales {
         is_barred(activity, Barred::Fenced).await;
         assert_eq!(told(activity, "ann").await, Fate::Refused(Code::Paused), "{}", activity.id);
-        assert_eq!(activity.preheat(&activity.file_terms).await.unwrap(), Preheated::Incomplete, "{}", activity.id);
+        assert_eq!(activity.preheat(&activity.file.get()).await.unwrap(), Preheated::Incomplete, "{}", activity.id);
     }
     assert!(bench.shows(r#"seckill_activity_barred{activity="lost-due",reason="fenced"} 1"#));
     assert!(bench.shows(r#"seckill_activity_barred{activity="other",reason="fenced"} 0"#));
@@ -79,7 +79,7 @@ async fn a_store_that_is_emptied_or_made_anew_is_fenced() {
     let [emptied, anew, epoch] = [bench.sale("emptied").await, bench.sale("anew").await, bench.sale("epoch").await];
     redis.command(&["FLUSHALL"]).unwrap();
     // At once, mostly before any gate has seen it empty.
-    bench.world.store.preheat(&anew.id, &anew.file_terms).await.unwrap();
+    bench.world.store.preheat(&anew.id, &anew.file.get()).await.unwrap();
     bench.world.store.preheat(&epoch.id, &terms(2)).await.unwrap();
     for activity in [&emptied, &anew, &epoch] {
         is_barred(activity, Barred::Fenced).await;
@@ -107,7 +107,7 @@ async fn a_restarted_store_is_suspect_and_an_empty_one_fenced() {
     assert!(on_kept.find(attempt(&on_kept.id, "ann").request_id).await.unwrap().is_some());
     assert_eq!(told(&on_kept, "bob").await, Fate::Refused(Code::Paused));
     assert_eq!(told(&on_lost, "bob").await, Fate::Refused(Code::Paused));
-    assert_eq!(on_kept.preheat(&on_kept.file_terms).await.unwrap(), Preheated::Already);
+    assert_eq!(on_kept.preheat(&on_kept.file.get()).await.unwrap(), Preheated::Already);
     assert_eq!(on_kept.snapshot().await.unwrap().unwrap().skus[0].1.left, 49);
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use seckill_gate::domain::admission::{Attempt, Epoch, Terms, Verdict};
 use seckill_gate::domain::backoff::Backoff;
+use seckill_gate::domain::dead_letters::DeadLetterPolicy;
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, StoreMs, UserId};
 use seckill_gate::gate::activity::{Activity, Admitted, StoreMetrics, World};
 use seckill_gate::gate::store::redis::RedisStore;
@@ -48,6 +49,7 @@ impl Bench {
             store_deadline,
             queue: 64,
             first_delivery_lease: Duration::from_secs(60),
+            dead_letters: DeadLetterPolicy { after: Duration::from_secs(600), retry_every: Duration::from_secs(60) },
             metrics: Arc::new(StoreMetrics::register(&metrics).unwrap()),
         };
         Bench { world, metrics }
