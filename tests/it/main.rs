@@ -6,6 +6,7 @@ mod admin_rig;
 mod admission;
 mod config;
 mod delivery;
+mod drills;
 mod edge;
 mod fake_activity;
 mod fake_store;

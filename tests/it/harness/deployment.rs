@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::mariadb::MariaDb;
-use super::process::{Process, free_port, listens};
+use super::process::{Process, free_port, listens, signal};
 use super::proxy::Proxy;
 use super::redis::Redis;
 
@@ -35,6 +35,8 @@ pub struct Wish {
     pub ends_in: Duration,
     /// Deadline of a call to the store.
     pub store_deadline: Duration,
+    /// How long a gate serves on after SIGTERM.
+    pub drain_delay: Duration,
     /// Whether the store writes what it promised to its disk, so that it can be restarted.
     pub durable_store: bool,
     /// Whether gates reach the store through a proxy.
@@ -61,6 +63,7 @@ impl Default for Wish {
             sales: vec![SALE.into(), OTHER_SALE.into()],
             ends_in: Duration::from_secs(3_600),
             store_deadline: Duration::from_secs(2),
+            drain_delay: Duration::from_millis(100),
             durable_store: false,
             store_proxy: false,
             orders_proxy: false,
@@ -214,6 +217,13 @@ impl Deployment {
     /// `kill -9`, and waits for the end.
     pub fn kill_gate(&mut self, number: usize) {
         drop(self.gates[number].process.take().unwrap());
+    }
+
+    /// SIGTERM, and waits for the end, which must be in order.
+    pub fn end_gate(&mut self, number: usize) {
+        let mut process = self.gates[number].process.take().unwrap();
+        signal(process.id(), "TERM");
+        assert_eq!(process.ended(), Some(0), "gate {number}");
     }
 
     /// An operator's command to one gate.
@@ -426,7 +436,7 @@ gate:
   metrics: 127.0.0.1:{metrics}
   shop: {{ url: "http://127.0.0.1:{shop}" }}
   admin_token: {{ file: secrets/admin-token }}
-  drain_delay: 100ms
+  drain_delay: {drain}ms
 deployment: {{ gates: [{names}] }}
 store: {{ kind: redis, url: "redis://127.0.0.1:{store}/", deadline: {deadline}ms }}
 identity:
@@ -452,6 +462,7 @@ activities:
         admin = at.gate.admin,
         metrics = at.gate.metrics,
         shop = wish.shop,
+        drain = wish.drain_delay.as_millis(),
         names = names.join(", "),
         store = at.store,
         deadline = wish.store_deadline.as_millis(),
