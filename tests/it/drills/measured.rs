@@ -11,7 +11,7 @@ pub struct Ready {
     sale: String,
     gate: usize,
     pub user: String,
-    token: String,
+    pub token: String,
 }
 
 /// What it heard, and after how long.

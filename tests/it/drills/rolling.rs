@@ -9,8 +9,9 @@ use loadtest::crowd::Crowd;
 use loadtest::http::Line;
 use tokio::task::JoinSet;
 
+use super::measured::Ready;
 use super::{audited, leave, plan, say, until_whole, until_wins};
-use crate::harness::deployment::{Deployment, SALE, Wish};
+use crate::harness::deployment::{Deployment, OTHER_SALE, SALE, Wish, run};
 
 /// Enough that units are left while both gates restart.
 const UNITS: u32 = 200;
@@ -45,11 +46,12 @@ impl Balancer {
         }
     }
 
-    /// Looks at the sale again and again. What it lost: requests that went to a ready gate and had no reply.
-    async fn visit(self: Arc<Balancer>, number: usize) -> Vec<String> {
+    /// Looks at the sale and repeats its attempt, by turns. What was lost: requests that a ready gate did not answer, or
+    /// not as it should have.
+    async fn visit(self: Arc<Balancer>, visitor: Visitor) -> Vec<String> {
         let mut lost = Vec::new();
         let mut line = Line::new(None, self.gates[0].0);
-        let mut turn = number;
+        let mut turn = visitor.number;
         while !self.over.load(Ordering::Relaxed) {
             turn += 1;
             let (gate, _, ready) = &self.gates[turn / 4 % self.gates.len()];
@@ -58,14 +60,41 @@ impl Balancer {
                 continue;
             }
             line.turn_to(*gate);
-            let request = format!("GET /seckill/{SALE}/state HTTP/1.1\r\nHost: {gate}\r\n\r\n");
+            let request = if turn % 2 == 0 { &visitor.look } else { &visitor.attempt };
             match line.call(request.as_bytes(), Instant::now() + Duration::from_secs(10)).await {
-                Ok(reply) if reply.status == 200 => _ = self.answered.fetch_add(1, Ordering::Relaxed),
-                Ok(reply) => lost.push(format!("{gate}: {}", reply.status)),
+                Ok(reply) if turn % 2 == 0 && reply.status == 200 => {}
+                Ok(reply) if turn % 2 == 1 && reply.header("seckill-outcome").is_some() => {}
+                Ok(reply) => lost.push(format!("{gate}: {}", String::from_utf8_lossy(&reply.body))),
                 Err(failure) => lost.push(format!("{gate}: {}", failure.name())),
             }
+            self.answered.fetch_add(1, Ordering::Relaxed);
         }
         lost
+    }
+}
+
+/// What one visitor sends.
+struct Visitor {
+    number: usize,
+    look: String,
+    attempt: String,
+}
+
+impl Visitor {
+    async fn all(deployment: &Deployment) -> Vec<Visitor> {
+        let tokens = Ready::users(deployment, OTHER_SALE, 0, "visitor", VISITORS).await;
+        let visitor = |(number, ready): (usize, &Ready)| {
+            let jwt = deployment.signer().sign(&ready.user, Duration::from_secs(600)).unwrap();
+            let look = format!("GET /seckill/{OTHER_SALE}/state HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+            let attempt = format!(
+                "POST /seckill/{OTHER_SALE} HTTP/1.1\r\nHost: shop.test\r\nAuthorization: Bearer {jwt}\r\n\
+                 Idempotency-Key: key\r\nSeckill-Token: {}\r\nContent-Type: application/json\r\n\
+                 Content-Length: 2\r\n\r\n{{}}",
+                ready.token
+            );
+            Visitor { number, look, attempt }
+        };
+        tokens.iter().enumerate().map(visitor).collect()
     }
 }
 
@@ -79,8 +108,8 @@ async fn a_rolling_restart_of_two_gates_in_a_rush_loses_nothing() {
     for number in 0..2 {
         tokio::spawn(Arc::clone(&balancer).watch(number));
     }
-    for number in 0..VISITORS {
-        visitors.spawn(Arc::clone(&balancer).visit(number));
+    for visitor in Visitor::all(&deployment).await {
+        visitors.spawn(Arc::clone(&balancer).visit(visitor));
     }
     let mut plan = plan(&deployment, SALE, &[0, 1], SEED);
     plan.users = 2 * UNITS;
@@ -101,4 +130,8 @@ async fn a_rolling_restart_of_two_gates_in_a_rush_loses_nothing() {
     let lost: Vec<String> = visitors.join_all().await.into_iter().flatten().collect();
     assert_eq!(lost, Vec::<String>::new(), "requests that a ready gate did not answer");
     audited(&deployment, SALE, &funnel).await;
+    // Each visitor's attempt was one, however often it was sent.
+    let visitors = format!("SELECT COUNT(*) FROM orders WHERE activity = '{OTHER_SALE}' AND state = 'pending'");
+    deployment.until_count(&visitors, VISITORS as i64).await;
+    run(&mut deployment.command(0, &["audit", OTHER_SALE]));
 }
