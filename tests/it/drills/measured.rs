@@ -39,6 +39,19 @@ impl Ready {
         Heard { told, took: begun.elapsed() }
     }
 
+    /// Repeats it while the gate has no connection to a store that is back, as its reply says to; fails after 10 s.
+    pub async fn until_answered(&self, deployment: &Deployment) -> Told {
+        let begun = Instant::now();
+        loop {
+            let told = self.attempt(deployment).await.told;
+            if told.outcome != "STORE_UNAVAILABLE" {
+                return told;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(10), "{} never had an answer: {told:?}", self.user);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// Sends all of them at once.
     pub async fn attempt_all(all: &[Ready], deployment: &Deployment) -> Vec<Heard> {
         join_all(all.iter().map(|ready| ready.attempt(deployment))).await
