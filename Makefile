@@ -1,7 +1,7 @@
 # The developer's habits. Every target installs what it lacks (Debian, Ubuntu); nothing is left running or enabled.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-build build release test check fmt lint deny schema demo up down rush clean-data
+.PHONY: help setup setup-build build release test check fmt lint deny schema demo up down rush drill clean-data
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ down: ## Stops just those
 
 rush: setup release ## Sends a crowd through the stack of `make up` and audits the outcome
 	@scripts/rush.sh
+
+drill: setup ## Faults in the middle of a rush, each at ten moments (SECKILL_SEEDS="1 2 3": at these)
+	SECKILL_SEEDS="$${SECKILL_SEEDS:-1 2 3 4 5 6 7 8 9 10}" \
+		cargo test --locked --test it drills:: -- --nocapture --test-threads=1
 
 clean-data: down ## Forgets the stack's data
 	rm -rf data

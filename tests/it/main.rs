@@ -9,6 +9,7 @@ mod config;
 mod dead_letters;
 mod delivery;
 mod drain;
+mod drills;
 mod edge;
 mod external;
 mod fake_activity;

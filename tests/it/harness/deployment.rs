@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::mariadb::MariaDb;
-use super::process::{Process, free_port, listens};
+use super::process::{Process, free_port, listens, signal};
 use super::proxy::Proxy;
 use super::redis::Redis;
 
@@ -39,6 +39,8 @@ pub struct Wish {
     pub more_skus: &'static str,
     /// Deadline of a call to the store.
     pub store_deadline: Duration,
+    /// How long a gate serves on after SIGTERM.
+    pub drain_delay: Duration,
     /// Whether the store writes what it promised to its disk, so that it can be restarted.
     pub durable_store: bool,
     /// Whether gates reach the store through a proxy.
@@ -67,6 +69,7 @@ impl Default for Wish {
             token_ttl: Duration::from_secs(60),
             more_skus: "",
             store_deadline: Duration::from_secs(2),
+            drain_delay: Duration::from_millis(100),
             durable_store: false,
             store_proxy: false,
             orders_proxy: false,
@@ -220,6 +223,13 @@ impl Deployment {
     /// `kill -9`, and waits for the end.
     pub fn kill_gate(&mut self, number: usize) {
         drop(self.gates[number].process.take().unwrap());
+    }
+
+    /// SIGTERM, and waits for the end, which must be in order.
+    pub fn end_gate(&mut self, number: usize) {
+        let mut process = self.gates[number].process.take().unwrap();
+        signal(process.id(), "TERM");
+        assert_eq!(process.ended(), Some(0), "gate {number}");
     }
 
     /// An operator's command to one gate.
@@ -454,7 +464,7 @@ gate:
   metrics: 127.0.0.1:{metrics}
   shop: {{ url: "http://127.0.0.1:{shop}" }}
   admin_token: {{ file: secrets/admin-token }}
-  drain_delay: 100ms
+  drain_delay: {drain}ms
 deployment: {{ gates: [{names}] }}
 store: {{ kind: redis, url: "redis://127.0.0.1:{store}/", deadline: {deadline}ms }}
 identity:
@@ -481,6 +491,7 @@ activities:
         metrics = at.gate.metrics,
         shop = wish.shop,
         ttl = wish.token_ttl.as_millis(),
+        drain = wish.drain_delay.as_millis(),
         names = names.join(", "),
         store = at.store,
         deadline = wish.store_deadline.as_millis(),

@@ -31,12 +31,27 @@ impl Redis {
 
     /// Kills it without warning; it starts again on the same port with what it wrote to its disk, `emptied` without.
     pub fn crash_and_restart(&mut self, down_for: Duration, emptied: bool) {
-        self.process.kill();
+        self.kill();
         std::thread::sleep(down_for);
         if emptied {
-            std::fs::remove_dir_all(self.folder.path()).unwrap();
-            std::fs::create_dir(self.folder.path()).unwrap();
+            self.forget_everything();
         }
+        self.start_again();
+    }
+
+    /// `kill -9`, and waits for the end.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Removes what a server that is down wrote to its disk.
+    pub fn forget_everything(&mut self) {
+        std::fs::remove_dir_all(self.folder.path()).unwrap();
+        std::fs::create_dir(self.folder.path()).unwrap();
+    }
+
+    /// Starts it on the same port with what is on its disk.
+    pub fn start_again(&mut self) {
         self.process = launch(&self.folder, self.port, &self.arguments);
     }
 
