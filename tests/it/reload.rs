@@ -244,9 +244,12 @@ async fn keys_are_rotated_in_three_steps_and_what_needs_a_restart_is_named_and_l
         .iter()
         .map(|change| (change["key"].as_str().unwrap(), change["effect"].as_str().unwrap()))
         .collect();
-    let expected =
-        [("gate.threads", "needs_restart"),
-        ("order_service.api_token", "order_service"), ("orders.api_token", "needs_restart"), ("tokens.keys[two].key", "applied")];
+    let expected = [
+        ("gate.threads", "needs_restart"),
+        ("order_service.api_token", "order_service"),
+        ("orders.api_token", "needs_restart"),
+        ("tokens.keys[two].key", "applied"),
+    ];
     assert_eq!(changes, expected);
     assert_eq!(judged("bob", &new).await, "TOKEN_INVALID", "the key's new contents are not in effect");
     until_metric(&deployment, 0, "seckill_config_restart_pending_keys 2").await;
