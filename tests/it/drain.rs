@@ -8,10 +8,15 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::routing::post;
 use http::StatusCode;
+use seckill_gate::domain::admission::Verdict;
+use seckill_gate::domain::refusal::Code;
+use seckill_gate::gate::activity::Admitted;
+use seckill_gate::gate::delivery::reply::StoredReply;
+use seckill_gate::gate::delivery::told::Told;
 use tokio::net::TcpListener;
 
 use crate::edge::http1::Client;
-use crate::edge::world;
+use crate::edge::world::{self, booked};
 use crate::harness::deployment::{Deployment, SALE, Wish};
 use crate::harness::process::signal;
 
@@ -138,4 +143,30 @@ async fn a_request_that_never_ends_does_not_keep_the_gate_from_ending() {
     world.shut_down();
     world.ended().await;
     assert!(stuck.is_closed().await);
+}
+
+#[tokio::test]
+async fn shutdown_finishes_what_is_under_way_and_lets_idle_connections_go() {
+    let mut world = world::start().await;
+    let mut idle = world.connect().await;
+    idle.send("GET /seckill/sale HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let mut busy = world.connect().await;
+    let token = world.token(&mut busy, "k").await;
+    world.port.answers(Admitted::Judged(Verdict::Won, world.now()));
+    world.delivery.tells(Told::Won(Some(StoredReply { body: "{}".into(), ..booked() })));
+    world.delivery.takes(Duration::from_millis(500));
+    busy.write(&world.attempt("k", &token, "{}")).await;
+    let mut waiting = world.connect().await;
+    waiting.write(&world.get("/seckill/sale/results/k?wait=30s")).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(world.in_flight(), 2);
+    let started = Instant::now();
+    let address = world.address;
+    world.shut_down();
+    assert_eq!(waiting.reply().await.code(), Code::NoSuchResult.name(), "told at once, as it stands");
+    assert_eq!(busy.reply().await.header("seckill-outcome"), Some("WON"));
+    assert!(idle.is_closed().await);
+    world.ended().await;
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(Client::try_connect(address).await.is_err(), "the socket is closed");
 }

@@ -7,12 +7,9 @@ pub mod world;
 
 use std::time::{Duration, Instant};
 
-use http1::Client;
 use seckill_gate::domain::admission::Verdict;
-use seckill_gate::domain::refusal::Code;
 use seckill_gate::domain::win::{Cause, Reason, Release, WinState};
 use seckill_gate::gate::activity::{Admitted, Phase};
-use seckill_gate::gate::delivery::reply::StoredReply;
 use seckill_gate::gate::delivery::told::Told;
 use world::{booked, start, start_with};
 
@@ -479,30 +476,4 @@ async fn limits_name_themselves() {
     ] {
         assert!(counted.contains(line), "{line} is missing in\n{counted}");
     }
-}
-
-#[tokio::test]
-async fn shutdown_finishes_what_is_under_way_and_lets_idle_connections_go() {
-    let mut world = start().await;
-    let mut idle = world.connect().await;
-    idle.send("GET /seckill/sale HTTP/1.1\r\nHost: x\r\n\r\n").await;
-    let mut busy = world.connect().await;
-    let token = world.token(&mut busy, "k").await;
-    world.port.answers(Admitted::Judged(Verdict::Won, world.now()));
-    world.delivery.tells(Told::Won(Some(StoredReply { body: "{}".into(), ..booked() })));
-    world.delivery.takes(Duration::from_millis(500));
-    busy.write(&world.attempt("k", &token, "{}")).await;
-    let mut waiting = world.connect().await;
-    waiting.write(&world.get("/seckill/sale/results/k?wait=30s")).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(world.in_flight(), 2);
-    let started = Instant::now();
-    let address = world.address;
-    world.shut_down();
-    assert_eq!(waiting.reply().await.code(), Code::NoSuchResult.name(), "told at once, as it stands");
-    assert_eq!(busy.reply().await.header("seckill-outcome"), Some("WON"));
-    assert!(idle.is_closed().await);
-    world.ended().await;
-    assert!(started.elapsed() < Duration::from_secs(5));
-    assert!(Client::try_connect(address).await.is_err(), "the socket is closed");
 }
