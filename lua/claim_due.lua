@@ -4,7 +4,7 @@
 -- ARGV: 1 epoch, 2 run id, 3 not_after_ms, 4 most wins, 5 lease ms
 -- Reply: {"ok", now_ms, {sku, units, ...}, {request id, win, payload, ...}}
 
-local why = barred_or_suspect()
+local why = barred_or_stranger()
 if why then
   return { why, now }
 end

@@ -70,6 +70,12 @@ local function barred_or_suspect()
   return why or (suspect and 'suspect') or nil
 end
 
+-- The same for scripts that bring wins to their end. What they do is the order service's word, which it repeats, so they
+-- go on while the store is suspect; but only for a caller that knows which run it speaks to.
+local function barred_or_stranger()
+  return (barred()) or (ARGV[2] ~= server_run() and 'suspect') or nil
+end
+
 -- Reads a value of `wins`.
 local function parse_win(text)
   local state, user, sku, qty, won_at, key, fingerprint, tries, first, word =

@@ -5,7 +5,7 @@
 --       7 ledger short (0|1), 8 returning delay ms
 -- Reply: as settle.lua
 
-local why = barred_or_suspect()
+local why = barred_or_stranger()
 if why then
   return { why, now }
 end

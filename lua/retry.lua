@@ -4,7 +4,7 @@
 -- ARGV: 1 epoch, 2 run id, 3 not_after_ms, then request ids
 -- Reply: {"ok", now_ms, "due" | "unknown_win" | the state of a win that has its final word, ...}, one per id
 
-local why = barred_or_suspect()
+local why = barred_or_stranger()
 if why then
   return { why, now }
 end

@@ -7,7 +7,7 @@
 --        or {"ok", now_ms, "marked_dead", state, won_at_ms, reply|false, tries, age ms}: recorded, and marked with it
 --        or {"ok", now_ms, "unknown_win"}
 
-local why = barred_or_suspect()
+local why = barred_or_stranger()
 if why then
   return { why, now }
 end

@@ -100,19 +100,19 @@ impl Model {
 
     /// Records the order service's word.
     pub fn settle(&mut self, now: StoreMs, activity: &ActivityId, settle: &Settle) -> Reply<Recorded> {
-        let outcome = self.changeable(now, activity, &settle.guard).map(|stored| stored.settle(now, settle));
+        let outcome = self.finishing(now, activity, &settle.guard).map(|stored| stored.settle(now, settle));
         Reply { now, outcome }
     }
 
     /// Gives a win's units back, once.
     pub fn release(&mut self, now: StoreMs, activity: &ActivityId, release: &ReleaseWin) -> Reply<Recorded> {
-        let outcome = self.changeable(now, activity, &release.guard).map(|stored| stored.release(now, release));
+        let outcome = self.finishing(now, activity, &release.guard).map(|stored| stored.release(now, release));
         Reply { now, outcome }
     }
 
     /// Leases overdue deliveries, puts returned units on sale.
     pub fn claim_due(&mut self, now: StoreMs, activity: &ActivityId, claim: &ClaimDue) -> Reply<Claimed> {
-        let outcome = self.changeable(now, activity, &claim.guard).map(|stored| stored.claim_due(now, claim));
+        let outcome = self.finishing(now, activity, &claim.guard).map(|stored| stored.claim_due(now, claim));
         Reply { now, outcome }
     }
 
@@ -124,7 +124,7 @@ impl Model {
 
     /// Makes wins due now.
     pub fn retry(&mut self, now: StoreMs, activity: &ActivityId, retry: &Retry) -> Reply<Vec<Retried>> {
-        let outcome = self.changeable(now, activity, &retry.guard).map(|stored| stored.retry(now, &retry.ids));
+        let outcome = self.finishing(now, activity, &retry.guard).map(|stored| stored.retry(now, &retry.ids));
         Reply { now, outcome }
     }
 
@@ -195,6 +195,14 @@ impl Model {
             return Err(Barred::Late);
         }
         Ok(stored)
+    }
+
+    /// Guarded, and the caller knows which run it speaks to. The order service's word is recorded while the store is
+    /// suspect too: it is repeated, and brings told wins to their end.
+    fn finishing(&mut self, now: StoreMs, activity: &ActivityId, guard: &Guard) -> Result<&mut Stored, Barred> {
+        let run_id = self.run_id.clone();
+        let stored = self.guarded(now, activity, guard)?;
+        if guard.run_id == run_id { Ok(stored) } else { Err(Barred::Suspect) }
     }
 
     /// Guarded, and the run is the one stored and vouched for.

@@ -130,3 +130,22 @@ fn a_restart_makes_the_store_suspect_and_a_late_batch_changes_nothing() {
     model.restart(RunId("run-2".into()));
     assert_eq!(admit(&mut model, vec![attempt("u", "k")]), [Verdict::Suspect]);
 }
+
+#[test]
+fn a_suspect_store_brings_its_wins_to_their_end_for_whoever_knows_its_run() {
+    let mut model = preheated(1, 1);
+    assert_eq!(admit(&mut model, vec![attempt("u", "k")]), [Verdict::Won]);
+    model.restart(RunId("run-2".into()));
+    let settle = |guard| Settle {
+        guard,
+        request_id: attempt("u", "k").request_id,
+        settlement: Settlement::Booked { reply: Bytes::from_static(b"first") },
+        backoff: Backoff { first: Duration::from_millis(300), cap: Duration::from_secs(5) },
+        dead_letters: DeadLetterPolicy::default(),
+    };
+    assert_eq!(model.settle(NOW, &sale(), &settle(guard())).outcome, Err(Barred::Suspect), "an old connection");
+    let knowing = Guard { run_id: RunId("run-2".into()), ..guard() };
+    let pause = Operate { guard: knowing.clone(), change: Change::Pause };
+    assert_eq!(model.operate(NOW, &sale(), &pause).outcome, Err(Barred::Suspect));
+    assert!(matches!(model.settle(NOW, &sale(), &settle(knowing)).outcome, Ok(Recorded::Applied(_))));
+}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use seckill_gate::domain::admission::{Barred, Preheated, Verdict};
+use seckill_gate::domain::admission::{Barred, Change, Claimed, Preheated, Recorded, Settlement, Verdict};
 use seckill_gate::domain::refusal::Code;
 use seckill_gate::gate::activity::{Activity, Admitted, Phase};
 use seckill_gate::gate::stages::outcome::{Fate, fate};
@@ -109,6 +109,13 @@ async fn a_restarted_store_is_suspect_and_an_empty_one_fenced() {
     assert_eq!(told(&on_lost, "bob").await, Fate::Refused(Code::Paused));
     assert_eq!(on_kept.preheat(&on_kept.file.get()).await.unwrap(), Preheated::Already);
     assert_eq!(on_kept.snapshot().await.unwrap().unwrap().skus[0].1.left, 49);
+    // The win goes on to its end.
+    let id = attempt(&on_kept.id, "ann").request_id;
+    let booked = Settlement::Booked { reply: "booked".into() };
+    assert!(matches!(on_kept.settle(id, booked).await, Ok(Ok(Recorded::Applied(_)))));
+    assert_eq!(on_kept.claim_due(10, Duration::from_secs(1)).await.unwrap(), Ok(Claimed::default()));
+    let change = on_kept.operate(Change::Pause).await;
+    assert!(matches!(change, Ok(Err(Barred::Suspect))), "{change:?}");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use crate::domain::{ActivityId, RequestId, SkuId, StoreMs};
 
 impl Tx<'_> {
     pub fn settle(&self, activity: &ActivityId, settle: &Settle) -> Sql<Reply<Recorded>> {
-        if let Err(barred) = self.changeable(activity, &settle.guard)? {
+        if let Err(barred) = self.finishing(activity, &settle.guard)? {
             return Ok(self.reply(Err(barred)));
         }
         let id = settle.request_id;
@@ -61,7 +61,7 @@ impl Tx<'_> {
     }
 
     pub fn release(&self, activity: &ActivityId, release: &ReleaseWin) -> Sql<Reply<Recorded>> {
-        let stored = match self.changeable(activity, &release.guard)? {
+        let stored = match self.finishing(activity, &release.guard)? {
             Ok(stored) => stored,
             Err(barred) => return Ok(self.reply(Err(barred))),
         };
@@ -96,7 +96,7 @@ impl Tx<'_> {
     }
 
     pub fn claim_due(&self, activity: &ActivityId, claim: &ClaimDue) -> Sql<Reply<Claimed>> {
-        if let Err(barred) = self.changeable(activity, &claim.guard)? {
+        if let Err(barred) = self.finishing(activity, &claim.guard)? {
             return Ok(self.reply(Err(barred)));
         }
         let mut claimed = Claimed::default();
@@ -146,7 +146,7 @@ impl Tx<'_> {
     }
 
     pub fn retry(&self, activity: &ActivityId, retry: &Retry) -> Sql<Reply<Vec<Retried>>> {
-        if let Err(barred) = self.changeable(activity, &retry.guard)? {
+        if let Err(barred) = self.finishing(activity, &retry.guard)? {
             return Ok(self.reply(Err(barred)));
         }
         let mut retried = Vec::with_capacity(retry.ids.len());

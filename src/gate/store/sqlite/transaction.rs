@@ -173,6 +173,13 @@ impl Tx<'_> {
         Ok(Ok(stored))
     }
 
+    /// Guarded, and the caller knows which run it speaks to: for the order service's word, which is recorded while the
+    /// store is suspect too.
+    pub(super) fn finishing(&self, activity: &ActivityId, guard: &Guard) -> Sql<Result<ActivityRow, Barred>> {
+        let guarded = self.guarded(activity, guard)?;
+        Ok(guarded.and_then(|stored| if guard.run_id == *self.run_id { Ok(stored) } else { Err(Barred::Suspect) }))
+    }
+
     /// Guarded, and the run is the one stored and vouched for.
     pub(super) fn changeable(&self, activity: &ActivityId, guard: &Guard) -> Sql<Result<ActivityRow, Barred>> {
         let guarded = self.guarded(activity, guard)?;
