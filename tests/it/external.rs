@@ -219,10 +219,10 @@ async fn a_shops_own_answers_are_taken_by_its_own_rules() {
     assert_eq!((told.0, told.1.as_str()), (409, "ORDER_REFUSED"), "{}", told.2);
     assert_eq!(shop.result("bob").await["state"], "refused");
     // A reply above `max_reply` counts by its status; its body is not kept. Repetitions hear the same.
-    for user in ["cid", "dora"] {
-        let told = shop.attempt(user, if user == "cid" { "long" } else { "10MB" }, "201").await;
+    for (user, reply) in [("cid", "long"), ("dora", "10MB")] {
+        let told = shop.attempt(user, reply, "201").await;
         assert_eq!(told, (200, "WON".into(), String::new()), "{user}");
-        assert_eq!(shop.attempt(user, "long", "201").await, told, "{user}");
+        assert_eq!(shop.attempt(user, reply, "201").await, told, "{user}");
     }
     // A bare 409 says nothing: the same win is delivered again, with the same payload, and booked.
     let told = shop.attempt("eve", "409", "201").await;

@@ -180,7 +180,9 @@ async fn a_queue_that_evicts_is_refused_and_one_that_is_silent_is_waited_for() {
     world.register(1, &[("phone", 10)]).await;
     let evicting = Redis::start_with(&["--maxmemory-policy", "allkeys-lru"]);
     configure(&world, &evicting.url());
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_seckill-gate"));
+    // One that starts all the same is ended, so that the test fails instead of waiting.
+    let mut command = std::process::Command::new("timeout");
+    command.args(["20", env!("CARGO_BIN_EXE_seckill-gate")]);
     command.current_dir(world.folder.path()).args(["orders", "-c", "seckill.yaml", "--listen", "127.0.0.1:0"]);
     let refused = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
