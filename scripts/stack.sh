@@ -114,7 +114,7 @@ $faults"
 	mv "$CONFIG.new" "$CONFIG"
 }
 
-sales() { find "$SALES" -name '*.yaml' 2>/dev/null | sort; }
+sales() { [ ! -d "$SALES" ] || find "$SALES" -name '*.yaml' | sort; }
 
 # All but the last five: each sale costs its gates a poll four times a second. Only before gates start; a reload takes no
 # sale away whose wins are kept.
