@@ -1,8 +1,8 @@
 //! The public edge over real sockets: the adapter and the pipeline before a scripted store, a scripted delivery and a
 //! small shop.
 
-mod http1;
-mod world;
+pub mod http1;
+pub mod world;
 
 use std::time::{Duration, Instant};
 

@@ -10,9 +10,13 @@ mod edge;
 mod fake_activity;
 mod fake_store;
 mod harness;
+mod hostile;
 mod house;
+mod isolation;
+mod leases;
 mod orders;
 mod sale;
+mod sick_orders;
 mod signals;
 mod store_agreement;
 

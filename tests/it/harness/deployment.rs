@@ -47,6 +47,8 @@ pub struct Wish {
     pub shops_own_orders: Option<u16>,
     /// Port of the shop behind the gates.
     pub shop: u16,
+    /// Lines of the section `gate`, indented by two.
+    pub gate: &'static str,
     /// Lines of the section `orders`, indented by two.
     pub orders: &'static str,
     /// Lines of the section `order_service`, indented by two.
@@ -67,6 +69,7 @@ impl Default for Wish {
             own_database: false,
             shops_own_orders: None,
             shop: 9,
+            gate: "",
             orders: "",
             order_service: "",
         }
@@ -427,6 +430,7 @@ gate:
   shop: {{ url: "http://127.0.0.1:{shop}" }}
   admin_token: {{ file: secrets/admin-token }}
   drain_delay: 100ms
+{of_gate}
 deployment: {{ gates: [{names}] }}
 store: {{ kind: redis, url: "redis://127.0.0.1:{store}/", deadline: {deadline}ms }}
 identity:
@@ -452,6 +456,7 @@ activities:
         admin = at.gate.admin,
         metrics = at.gate.metrics,
         shop = wish.shop,
+        of_gate = wish.gate,
         names = names.join(", "),
         store = at.store,
         deadline = wish.store_deadline.as_millis(),
