@@ -104,6 +104,8 @@ pub struct Activity {
     pub(super) clock: Arc<StoreClock>,
     pub(super) waiters: Waiters,
     pub(super) metrics: ActivityMetrics,
+    /// Held while a poll is under way: of two replies that overtake each other, the older one would count.
+    pub(super) polling: tokio::sync::Mutex<()>,
     store_deadline: Duration,
     view: ArcSwap<View>,
     combiner: Combiner,
@@ -145,6 +147,7 @@ impl Activity {
                 clock: Arc::clone(&world.clock),
                 waiters: Waiters::default(),
                 metrics,
+                polling: tokio::sync::Mutex::new(()),
                 store_deadline: world.store_deadline,
                 combiner,
                 winners: DashSet::new(),

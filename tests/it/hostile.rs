@@ -1,7 +1,10 @@
 //! What no honest client sends, byte for byte, to a whole gate: each has its exact reply, and none of it reaches the
-//! store's `admit` or the shop. The table is [`rows`]; this is who sends it and who watches.
+//! store's `admit` or the shop. The table is in
+//! [`rows`] and [`wire`]; this is who sends it and who watches.
 
+mod makings;
 mod rows;
+mod wire;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,7 +16,8 @@ use tokio::time::timeout;
 
 use crate::harness::deployment::{Deployment, SALE, Wish};
 use crate::harness::redis::Redis;
-use rows::{Makings, Row};
+use makings::Makings;
+use rows::Row;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -184,6 +188,9 @@ async fn hostile_requests_get_their_exact_reply_and_reach_neither_store_nor_shop
     let makings = Makings::read(deployment.config.parent().unwrap());
     let hostile = rows::hostile(&makings);
     assert!(hostile.len() >= 80, "{} rows", hostile.len());
+    // The server gets the script's source with the first call of all; from then on there is one command per call.
+    assert_eq!(exchange(port, &rows::wins(&makings)[0].request).await, "202 QUEUED");
+    assert_eq!(watched.admits(store, &admit).await, 2);
     let mut wrong = Vec::new();
     let mut check = async |row: &Row, admits: usize, shops: usize| {
         at_shop.lock().unwrap().clear();

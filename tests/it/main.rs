@@ -15,6 +15,7 @@ mod house;
 mod isolation;
 mod leases;
 mod orders;
+mod releases;
 mod sale;
 mod sick_orders;
 mod signals;
