@@ -128,7 +128,7 @@ fn lanes() -> Vec<Lane> {
     lone.chain((0..3).flat_map(|n| sale(format!("many-{n}"), 40))).collect()
 }
 
-fn terms(lanes: &[Lane], id: &ActivityId) -> Terms {
+pub fn terms(lanes: &[Lane], id: &ActivityId) -> Terms {
     let now = wall_ms();
     Terms {
         epoch: Epoch(1),

@@ -17,9 +17,8 @@ use seckill_gate::gate::store::sqlite::SqliteStore;
 use seckill_gate::platform::clock::wall_ms;
 
 use crate::edge::world::booked;
-use crate::fake_store;
 use crate::harness::redis::Redis;
-use crate::leases::{FAR_OFF, PATIENCE, patient};
+use crate::leases::{self, FAR_OFF, PATIENCE, patient};
 
 const WINS: u32 = 48;
 
@@ -51,7 +50,7 @@ async fn storm(store: Arc<dyn AdmissionStore>, activity: &str, seed: u64) {
     let activity: ActivityId = activity.parse().unwrap();
     let sku: SkuId = "phone".parse().unwrap();
     let total = i64::from(WINS) + 2;
-    let terms = Terms { skus: vec![(sku.clone(), total)], ..fake_store::terms() };
+    let terms = Terms { skus: vec![(sku.clone(), total)], ..leases::terms(&[], &activity) };
     assert_eq!(store.preheat(&activity, &terms).await.unwrap().1, Preheated::Created);
     let everything = Poll { gate: None, vouched: None, after: JournalCursor::start(), max_entries: 10_000 };
     let run_id = store.poll(&activity, &everything).await.unwrap().server_run;
