@@ -140,6 +140,8 @@ pub struct Activity {
     pub(super) waiters: Waiters,
     pub(super) metrics: ActivityMetrics,
     pub(super) wins: Arc<LogFirst>,
+    /// Held while a poll is under way: of two replies that overtake each other, the older one would count.
+    pub(super) polling: tokio::sync::Mutex<()>,
     store_deadline: Duration,
     dead_letters: DeadLetterPolicy,
     view: ArcSwap<View>,
@@ -184,6 +186,7 @@ impl Activity {
                 waiters: Waiters::default(),
                 metrics,
                 wins: Arc::clone(&world.wins),
+                polling: tokio::sync::Mutex::new(()),
                 store_deadline: world.store_deadline,
                 dead_letters: world.dead_letters,
                 combiner,

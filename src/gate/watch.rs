@@ -61,6 +61,7 @@ impl Watch {
 
     /// Polls once; true if the journal goes on.
     pub async fn poll(&mut self, activity: &Activity) -> bool {
+        let _one_at_a_time = activity.polling.lock().await;
         let vouched = activity.view().vouched.clone();
         let ask =
             Poll { gate: Some(activity.gate.clone()), vouched, after: self.cursor.clone(), max_entries: MAX_ENTRIES };

@@ -21,7 +21,8 @@ use crate::harness::redis::Redis;
 
 const STORE_DEADLINE: Duration = Duration::from_millis(500);
 
-fn world(redis: &Redis, gate: &str, queue: usize) -> World {
+/// What a gate in this process gives its activities.
+pub fn world(redis: &Redis, gate: &str, queue: usize) -> World {
     let settings = RedisSettings { url: redis.url(), username: None, password: None, deadline: STORE_DEADLINE };
     World {
         gate: gate.parse().unwrap(),

@@ -16,12 +16,17 @@ mod fake_activity;
 mod fake_store;
 mod guard;
 mod harness;
+mod hostile;
 mod house;
+mod isolation;
+mod leases;
 mod operate;
 mod orders;
+mod releases;
 mod reload;
 mod retries;
 mod sale;
+mod sick_orders;
 mod signals;
 mod store_agreement;
 

@@ -23,6 +23,7 @@ use crate::gate::pipeline;
 use crate::gate::port::AttemptPort;
 use crate::gate::request::{Inbound, Route, RouteName};
 use crate::gate::stages::path::{self, Place};
+use crate::gate::stages::shape;
 
 /// Longest request target, query included.
 const MAX_TARGET: usize = 8 << 10;
@@ -149,6 +150,14 @@ fn has_bare_line_feed(session: &Session) -> bool {
     })
 }
 
+/// Whether the request target holds a fragment. The server has cut it off already, and what is judged is what was sent.
+fn has_fragment(session: &Session) -> bool {
+    session.downstream_session.as_http1().is_some_and(|http1| {
+        let raw = http1.get_headers_raw_bytes();
+        raw.trim_ascii_start().split(|&byte| byte == b'\n').next().is_some_and(|line| line.contains(&b'#'))
+    })
+}
+
 /// Whether the header block that came over the wire holds both framings: the server has dropped one of them already.
 fn has_both_framings(session: &Session) -> bool {
     let headers = &session.req_header().headers;
@@ -195,6 +204,15 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
         if has_bare_line_feed(session) {
             let detail = "The header holds a line feed without a carriage return.";
             self.refuse(session, &sale, Refusal::bad_request(detail).closing()).await?;
+            return Ok(true);
+        }
+        if has_fragment(session) {
+            let detail = "The request target holds a fragment, which is the client's own business.";
+            self.refuse(session, &sale, Refusal::bad_request(detail).closing()).await?;
+            return Ok(true);
+        }
+        if let Err(refusal) = shape::host(session.req_header().version, &session.req_header().headers) {
+            self.refuse(session, &sale, refusal.closing()).await?;
             return Ok(true);
         }
         let mut parts = target.splitn(2, |&byte| byte == b'?');

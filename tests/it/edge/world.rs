@@ -41,7 +41,10 @@ use tokio_util::sync::CancellationToken;
 use super::http1::Client;
 
 pub const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+/// The shop's key of user JWTs.
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+/// The key of sale tokens.
+pub const TOKEN_KEY: [u8; 32] = [7; 32];
 
 /// An activity whose store says what the test wants.
 pub struct ScriptedPort {
@@ -258,16 +261,22 @@ pub async fn start() -> World {
     start_with(|_| {}).await
 }
 
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            limits: ListenerLimits::default(),
+            body_deadline: Duration::from_secs(5),
+            shop_timeout: Duration::from_secs(5),
+            dead_shop: false,
+            shop_places: 1_000,
+            attempts_per_user: None,
+        }
+    }
+}
+
 /// Starts one with changes.
 pub async fn start_with(change: impl FnOnce(&mut Settings)) -> World {
-    let mut settings = Settings {
-        limits: ListenerLimits::default(),
-        body_deadline: Duration::from_secs(5),
-        shop_timeout: Duration::from_secs(5),
-        dead_shop: false,
-        shop_places: 1_000,
-        attempts_per_user: None,
-    };
+    let mut settings = Settings::default();
     change(&mut settings);
     let clock = Arc::new(StoreClock::new());
     let port = Arc::new(ScriptedPort::new(clock.now().store));
@@ -295,7 +304,9 @@ pub async fn start_with(change: impl FnOnce(&mut Settings)) -> World {
         places: Arc::new(Semaphore::new(settings.shop_places)),
         breaker: Arc::new(breakers.circuit("shop", "", SHOP_BREAKER)),
     };
-    let sale = sale(&settings, &port, &metrics);
+    let id = ActivityId::new("sale").unwrap();
+    let offers = vec![Offer { sku: SkuId::new("phone").unwrap(), stock: 10, max_qty: 2 }];
+    let sale = sale(&settings, [(id, Arc::clone(&port), offers)], &metrics);
     let edge = Arc::new(Edge::new(sale, Arc::clone(&delivery), Arc::clone(&clock), metrics));
     let listener = Arc::new(Listener::new(edge, shop, settings.limits));
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -306,16 +317,26 @@ pub async fn start_with(change: impl FnOnce(&mut Settings)) -> World {
         async move { listener.serve(socket, shutdown).await }
     });
     let serving = Some(serving);
-    let jwt = jwt();
+    let jwt = jwt("u1");
     World { address, port, delivery, listener, clock, registry, shop_requests, shutdown, serving, jwt }
 }
 
-fn sale(settings: &Settings, port: &Arc<ScriptedPort>, metrics: &Metrics) -> Sale<ScriptedPort> {
-    let id = ActivityId::new("sale").unwrap();
-    let offers = vec![Offer { sku: SkuId::new("phone").unwrap(), stock: 10, max_qty: 2 }];
-    let text =
-        PageText { prefix: "/seckill", activity: "sale", title: "Big sale", skus: vec![("phone", "Phone", "1")] };
-    let entry = Entry::new(id.clone(), Arc::clone(port), offers, Page::built_in(&text), StockDisplay::Fuzzy, metrics);
+/// What visitors meet, for these activities and whoever answers for them.
+pub fn sale<A>(
+    settings: &Settings,
+    activities: impl IntoIterator<Item = (ActivityId, Arc<A>, Vec<Offer>)>,
+    metrics: &Metrics,
+) -> Sale<A> {
+    let entry = |(id, port, offers): (ActivityId, Arc<A>, Vec<Offer>)| {
+        let text = PageText {
+            prefix: "/seckill",
+            activity: id.as_str(),
+            title: "Big sale",
+            skus: offers.iter().map(|offer| (offer.sku.as_str(), "Phone", "1")).collect(),
+        };
+        let page = Page::built_in(&text);
+        (id.clone(), Entry::new(id, port, offers, page, StockDisplay::Fuzzy, metrics))
+    };
     let off = || schema::AttemptLimits { address: None, user: None, device: None, activity: None };
     let user = settings.attempts_per_user.map(|rate| schema::Limit { rate, burst: None });
     let limits = schema::Limits {
@@ -327,7 +348,7 @@ fn sale(settings: &Settings, port: &Arc<ScriptedPort>, metrics: &Metrics) -> Sal
     Sale {
         prefix: "/seckill".into(),
         problems: Problems::new("/seckill"),
-        activities: HashMap::from([(id, entry)]),
+        activities: activities.into_iter().map(entry).collect(),
         identity: Identity::new(IdentityParts {
             keys: vec![UserKey { kid: "k".into(), algorithm: UserAlgorithm::HS256, key: SECRET.to_vec() }],
             issuer: "shop".into(),
@@ -339,7 +360,7 @@ fn sale(settings: &Settings, port: &Arc<ScriptedPort>, metrics: &Metrics) -> Sal
             secure_cookies: false,
         })
         .unwrap(),
-        tokens: Tokens::new(&[TokenKey { kid: "t".into(), key: vec![7; 32] }], Duration::from_secs(10)).unwrap(),
+        tokens: Tokens::new(&[TokenKey { kid: "t".into(), key: TOKEN_KEY.to_vec() }], Duration::from_secs(10)).unwrap(),
         open_before: Duration::from_secs(600),
         limits: Limits::new(&limits, 1, None),
         proxies: TrustedProxies::default(),
@@ -350,9 +371,10 @@ fn sale(settings: &Settings, port: &Arc<ScriptedPort>, metrics: &Metrics) -> Sal
     }
 }
 
-fn jwt() -> String {
+/// A user's JWT, good for ten minutes.
+pub fn jwt(user: &str) -> String {
     let exp = seckill_gate::platform::clock::wall_ms() / 1_000 + 600;
-    let claims = serde_json::json!({ "sub": "u1", "iss": "shop", "aud": "sale", "exp": exp });
+    let claims = serde_json::json!({ "sub": user, "iss": "shop", "aud": "sale", "exp": exp });
     let header = Header { kid: Some("k".into()), ..Header::new(Algorithm::HS256) };
     jsonwebtoken::encode(&header, &claims, &EncodingKey::from_secret(SECRET).unwrap()).unwrap()
 }

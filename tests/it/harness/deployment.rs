@@ -53,6 +53,8 @@ pub struct Wish {
     pub shops_own_orders: Option<u16>,
     /// Port of the shop behind the gates.
     pub shop: u16,
+    /// Lines of the section `gate`, indented by two.
+    pub gate: &'static str,
     /// Lines of the section `orders`, indented by two.
     pub orders: &'static str,
     /// Lines of the section `order_service`, indented by two.
@@ -76,6 +78,7 @@ impl Default for Wish {
             own_database: false,
             shops_own_orders: None,
             shop: 9,
+            gate: "",
             orders: "",
             order_service: "",
         }
@@ -473,6 +476,7 @@ gate:
   shop: {{ url: "http://127.0.0.1:{shop}" }}
   admin_token: {{ file: secrets/admin-token }}
   drain_delay: {drain}ms
+{of_gate}
 deployment: {{ gates: [{names}] }}
 store: {{ kind: redis, url: "redis://127.0.0.1:{store}/", deadline: {deadline}ms }}
 identity:
@@ -500,6 +504,7 @@ activities:
         shop = wish.shop,
         ttl = wish.token_ttl.as_millis(),
         drain = wish.drain_delay.as_millis(),
+        of_gate = wish.gate,
         names = names.join(", "),
         store = at.store,
         deadline = wish.store_deadline.as_millis(),
