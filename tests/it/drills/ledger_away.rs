@@ -19,7 +19,7 @@ async fn with_the_ledger_away_for_twenty_seconds_winners_hear_202_and_all_are_bo
     let database = deployment.database.as_ref().unwrap();
     let mut waves = Vec::new();
     for wave in ["first", "second", "third"] {
-        waves.push(Ready::users(&deployment, OTHER_SALE, 0, wave, 10).await);
+        waves.push(Ready::users(&deployment, OTHER_SALE, &[0], wave, 10).await);
     }
     let crowd = rush(&deployment, SALE, &[0], SEED);
     until_wins(&deployment, SALE, moment(SEED)).await;

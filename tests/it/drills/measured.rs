@@ -22,9 +22,10 @@ pub struct Heard {
 }
 
 impl Ready {
-    /// So many users of one name, each with a token.
-    pub async fn users(deployment: &Deployment, sale: &str, gate: usize, name: &str, count: usize) -> Vec<Ready> {
+    /// So many users of one name, each with a token; they come by these gates in turn.
+    pub async fn users(deployment: &Deployment, sale: &str, gates: &[usize], name: &str, count: usize) -> Vec<Ready> {
         let one = async |n| {
+            let gate = gates[n % gates.len()];
             let user = format!("{name}-{n}");
             let token = deployment.token_for(sale, gate, &user, "key").await;
             Ready { sale: sale.into(), gate, user, token }

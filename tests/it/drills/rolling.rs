@@ -82,7 +82,7 @@ struct Visitor {
 
 impl Visitor {
     async fn all(deployment: &Deployment) -> Vec<Visitor> {
-        let tokens = Ready::users(deployment, OTHER_SALE, 0, "visitor", VISITORS).await;
+        let tokens = Ready::users(deployment, OTHER_SALE, &[0], "visitor", VISITORS).await;
         let visitor = |(number, ready): (usize, &Ready)| {
             let jwt = deployment.signer().sign(&ready.user, Duration::from_secs(600)).unwrap();
             let look = format!("GET /seckill/{OTHER_SALE}/state HTTP/1.1\r\nHost: shop.test\r\n\r\n");

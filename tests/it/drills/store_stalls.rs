@@ -18,7 +18,7 @@ async fn a_batch_that_lay_in_the_socket_of_a_stalled_store_changes_nothing() {
         let sale = sale_of(seed);
         // The crowd comes by one gate. By the other come users who ask just once: if one of them wins, it was by the
         // batch that lay in the socket.
-        let once = Ready::users(&deployment, &sale, 1, "once", 20).await;
+        let once = Ready::users(&deployment, &sale, &[1], "once", 20).await;
         let crowd = rush(&deployment, &sale, &[0], seed);
         until_wins(&deployment, &sale, moment(seed)).await;
         signal(deployment.store.pid(), "STOP");

@@ -274,6 +274,14 @@ impl Deployment {
         request.send().await.unwrap().json().await.unwrap()
     }
 
+    /// `GET` by nobody in particular; the status once the body is here.
+    pub async fn look(&self, gate: usize, path: &str) -> u16 {
+        let reply = self.http.get(self.url(gate, path)).send().await.unwrap();
+        let status = reply.status().as_u16();
+        reply.bytes().await.unwrap();
+        status
+    }
+
     /// A sale token for this attempt.
     pub async fn token(&self, gate: usize, user: &str, key: &str) -> String {
         self.token_for(SALE, gate, user, key).await
