@@ -1,6 +1,6 @@
 //! Plain tables for people: columns as wide as they need to be, numbers to the right.
 
-/// Lays `rows` out under `head`. A column whose cells all begin with a digit or a minus is aligned to the right.
+/// Lays `rows` out under `head`. A column of whole numbers is aligned to the right.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let cell = |row: &[String], column: usize| row.get(column).cloned().unwrap_or_default();
     let columns: Vec<(usize, bool)> = head
@@ -9,7 +9,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         .map(|(column, title)| {
             let cells = rows.iter().map(|row| cell(row, column));
             let width = cells.clone().map(|text| text.chars().count()).max().unwrap_or(0).max(title.chars().count());
-            let numeric = cells.clone().all(|text| text.starts_with(|c: char| c.is_ascii_digit() || c == '-'));
+            let numeric = cells.clone().all(|text| text == "-" || text.parse::<i64>().is_ok());
             (width, numeric && !rows.is_empty())
         })
         .collect();

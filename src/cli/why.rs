@@ -250,7 +250,7 @@ mod tests {
             (NONE, "pending", true, exit::FOUND, "CONTRADICTION"),
             (NONE, "void", true, exit::DONE, "no order stands"),
             ("held", NONE, true, exit::DONE, "has not booked it yet"),
-            ("held", NONE, false, exit::DONE, "no final word"),
+            ("held", NONE, false, exit::DONE, "given a final word"),
             ("held", "pending", true, exit::DONE, "next delivery"),
             ("held", "refused", true, exit::DONE, "refused"),
             ("accepted", "paid", true, exit::DONE, "told WON"),

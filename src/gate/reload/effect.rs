@@ -129,6 +129,9 @@ mod tests {
                 keys_below(path, branch, found);
             }
         }
+        for branch in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            keys(path, branch, found);
+        }
         let secret = schema.pointer("/properties/env").is_some();
         if let Some(properties) = schema.get("properties").and_then(Value::as_object).filter(|_| !secret) {
             properties.iter().for_each(|(name, property)| keys(&below(name), property, found));

@@ -119,8 +119,13 @@ async fn until_wins(deployment: &Deployment, sale: &str, wanted: i64) {
 
 /// Waits until this holds; fails after 20 s.
 async fn until(what: &str, holds: impl Fn() -> bool) {
+    until_async(what, async || holds()).await;
+}
+
+/// The same, where looking takes time.
+async fn until_async(what: &str, holds: impl AsyncFn() -> bool) {
     let started = Instant::now();
-    while !holds() {
+    while !holds().await {
         assert!(started.elapsed() < Duration::from_secs(20), "never happened: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

@@ -99,11 +99,19 @@ async fn pages_are_served(deployment: &Deployment) {
     join_all([(0, page.clone()), (0, state.clone()), (1, page), (1, state)].map(look)).await;
 }
 
-/// Both gates have noticed.
-async fn until_paused(deployment: &Deployment) {
-    for gate in 0..deployment.gates.len() {
-        deployment.until_phase(SALE, gate, "paused").await;
-    }
+/// Both gates notice. Whoever comes before that is judged by the store itself, and does not win either.
+async fn until_paused(deployment: &Deployment, wave: &[Ready]) {
+    super::until_async("both gates say paused", async || {
+        for heard in Ready::attempt_all(wave, deployment).await {
+            assert_eq!(heard.told.status, 503, "{heard:?}");
+        }
+        let mut paused = true;
+        for gate in 0..deployment.gates.len() {
+            paused &= deployment.json(gate, &format!("/seckill/{SALE}/state"), "nobody").await["phase"] == "paused";
+        }
+        paused
+    })
+    .await;
 }
 
 /// When the store judged the latest win, ms of its clock.
@@ -158,7 +166,7 @@ async fn a_store_that_comes_back_from_its_disk_is_suspect_and_sells_nothing_twic
     Scene::all_hear_unavailable(&deployment, &waves, crowd, DRILL).await;
     deployment.store.start_again();
     let before = wins(&deployment, SALE);
-    until_paused(&deployment).await;
+    until_paused(&deployment, &waves[0]).await;
 
     assert!(before >= moment(SEED), "{before} wins are left: the store lost some");
     let status = Scene::status(&deployment);
@@ -169,7 +177,7 @@ async fn a_store_that_comes_back_from_its_disk_is_suspect_and_sells_nothing_twic
     // A gate that starts now has no memory of the former run, and is not fooled either.
     deployment.kill_gate(0);
     deployment.start_gate(0);
-    until_paused(&deployment).await;
+    until_paused(&deployment, &waves[0]).await;
     Scene::nobody_wins(&deployment, &waves).await;
     assert_eq!(ann.attempt(&deployment).await.told, ann_was_told);
 
@@ -186,7 +194,7 @@ async fn a_store_that_comes_back_empty_is_fenced_and_preheat_refuses_to_sell_aga
     Scene::all_hear_unavailable(&deployment, &waves, crowd, DRILL).await;
     deployment.store.forget_everything();
     deployment.store.start_again();
-    until_paused(&deployment).await;
+    until_paused(&deployment, &waves[0]).await;
 
     let status = Scene::status(&deployment);
     assert_eq!((&status["barred"], &status["phase"]), (&"fenced".into(), &"paused".into()), "{status}");
@@ -196,7 +204,7 @@ async fn a_store_that_comes_back_empty_is_fenced_and_preheat_refuses_to_sell_aga
     deployment.kill_gate(0);
     deployment.start_gate(0);
     preheat_refuses(&deployment);
-    until_paused(&deployment).await;
+    until_paused(&deployment, &waves[0]).await;
     Scene::nobody_wins(&deployment, &waves).await;
     assert_eq!(super::stored(&deployment, &["EXISTS", &key(SALE, "stock"), &key(SALE, "wins")]), 0);
     let users = format!("SELECT COUNT(*) - COUNT(DISTINCT user) FROM orders WHERE activity = '{SALE}'");

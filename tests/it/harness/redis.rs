@@ -1,7 +1,6 @@
 //! A Redis of the test's own.
 
 use std::process::Command;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -27,16 +26,6 @@ impl Redis {
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.into()).collect();
         let process = launch(&folder, port, &arguments);
         Redis { port, process, arguments, folder }
-    }
-
-    /// Kills it without warning; it starts again on the same port with what it wrote to its disk, `emptied` without.
-    pub fn crash_and_restart(&mut self, down_for: Duration, emptied: bool) {
-        self.kill();
-        std::thread::sleep(down_for);
-        if emptied {
-            self.forget_everything();
-        }
-        self.start_again();
     }
 
     /// `kill -9`, and waits for the end.
