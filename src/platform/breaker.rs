@@ -1,5 +1,5 @@
-//! A circuit breaker: after some failures in a row nobody waits for a sick neighbour any more, and one call at a time
-//! finds out whether it has recovered.
+//! A circuit breaker: after some failures in a row nobody waits for a sick neighbour any more, and a few calls at a time
+//! find out whether it has recovered.
 //!
 //! [`Breaker`] is the state machine, time being an argument. [`Circuit`] is one that is shared, counted and logged.
 
@@ -19,6 +19,8 @@ pub struct Policy {
     pub failures: u32,
     /// Pauses between probes while it is open.
     pub probes: Backoff,
+    /// Probes under way at once, at least 1.
+    pub at_once: u32,
 }
 
 /// What a breaker says of a call that wants to begin.
@@ -26,7 +28,7 @@ pub struct Policy {
 pub enum Pass {
     /// Go on; nothing is wrong.
     Normal,
-    /// Go on, as the one call that finds out.
+    /// Go on, as one of the calls that find out.
     Probe,
     /// Do not begin; there may be a probe after this time.
     Refused(Duration),
@@ -53,7 +55,7 @@ pub struct Breaker {
 #[derive(Debug)]
 enum State {
     Closed { failures: u32 },
-    Open { failed_probes: u32, probe_at: Instant, probing: bool },
+    Open { failed_probes: u32, probe_at: Instant, probing: u32 },
 }
 
 impl Breaker {
@@ -71,8 +73,8 @@ impl Breaker {
     pub fn ask(&mut self, now: Instant) -> Pass {
         match &mut self.state {
             State::Closed { .. } => Pass::Normal,
-            State::Open { probe_at, probing, .. } if !*probing && now >= *probe_at => {
-                *probing = true;
+            State::Open { probe_at, probing, .. } if *probing < self.policy.at_once && now >= *probe_at => {
+                *probing += 1;
                 Pass::Probe
             }
             State::Open { probe_at, .. } => {
@@ -97,7 +99,7 @@ impl Breaker {
                     return Change::None;
                 }
                 let probe_at = now + self.policy.probes.pause(0);
-                self.state = State::Open { failed_probes: 0, probe_at, probing: false };
+                self.state = State::Open { failed_probes: 0, probe_at, probing: 0 };
                 Change::Opened
             }
             State::Open { failed_probes, probe_at, probing } => {
@@ -105,7 +107,7 @@ impl Breaker {
                 if pass == Pass::Probe {
                     *failed_probes += 1;
                     *probe_at = now + self.policy.probes.pause(*failed_probes);
-                    *probing = false;
+                    *probing = probing.saturating_sub(1);
                 }
                 Change::None
             }
@@ -117,7 +119,7 @@ impl Breaker {
         if let State::Open { probing, .. } = &mut self.state
             && pass == Pass::Probe
         {
-            *probing = false;
+            *probing = probing.saturating_sub(1);
         }
     }
 }
@@ -224,7 +226,7 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     fn breaker() -> Breaker {
-        Breaker::new(Policy { failures: 3, probes: Backoff { first: MS(100), cap: MS(300) } })
+        Breaker::new(Policy { failures: 3, probes: Backoff { first: MS(100), cap: MS(300) }, at_once: 1 })
     }
 
     /// One step: at this millisecond, do this, and this is what comes of it.
@@ -287,6 +289,20 @@ mod tests {
     }
 
     #[test]
+    fn as_many_probes_as_allowed_are_under_way_and_each_failure_puts_the_next_off() {
+        let now = monotonic();
+        let policy = Policy { failures: 1, probes: Backoff { first: MS(10), cap: MS(10) }, at_once: 2 };
+        let mut breaker = Breaker::new(policy);
+        assert_eq!(breaker.failed(Pass::Normal, now), Change::Opened);
+        let later = now + MS(10);
+        assert_eq!([(); 3].map(|()| breaker.ask(later)), [Pass::Probe, Pass::Probe, Pass::Refused(MS(10))]);
+        assert_eq!(breaker.failed(Pass::Probe, later), Change::None);
+        assert_eq!(breaker.ask(later), Pass::Refused(MS(10)));
+        assert_eq!(breaker.ask(later + MS(10)), Pass::Probe);
+        assert_eq!(breaker.ask(later + MS(10)), Pass::Refused(MS(10)), "one of the first two is still under way");
+    }
+
+    #[test]
     fn a_late_success_of_any_call_closes_it() {
         let mut breaker = breaker();
         for _ in 0..3 {
@@ -300,7 +316,7 @@ mod tests {
     #[test]
     fn what_opens_and_closes_is_counted_from_the_start() {
         let metrics = Metrics::new().unwrap();
-        let policy = Policy { failures: 1, probes: Backoff { first: MS(10), cap: MS(10) } };
+        let policy = Policy { failures: 1, probes: Backoff { first: MS(10), cap: MS(10) }, at_once: 1 };
         let circuit = BreakerMetrics::register(&metrics).unwrap().circuit("shop", "", policy);
         let shown = |open: u8, opened: u8| {
             let text = metrics.render().unwrap();

@@ -17,14 +17,14 @@ fn json(deployment: &Deployment, gate: usize, arguments: &[&str]) -> (Option<i32
 
 #[tokio::test(flavor = "multi_thread")]
 async fn audit_status_and_why_are_true_while_the_sale_runs() {
-    const STOCK: u32 = 200;
+    const STOCK: u32 = 500;
     let deployment = Deployment::as_wished(Wish { gates: 2, stock: STOCK, ..Wish::default() }).await;
     let gates = deployment.gates.iter().map(|gate| ([127, 0, 0, 1], gate.public).into()).collect();
     let mut plan = Plan::new(gates, SALE, SKU, deployment.signer());
     (plan.users, plan.attempts_per_user) = (800, 3);
     plan.pace = Duration::from_millis(300);
     plan.arrive_within = Duration::from_secs(3);
-    plan.surge = Duration::from_secs(1);
+    plan.surge = Duration::from_secs(6);
     plan.concurrency = 200;
     plan.give_up_after = Duration::from_secs(60);
     let rush = tokio::spawn(Crowd::send(plan).finish(|_, _| ()));

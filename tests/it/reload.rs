@@ -106,7 +106,9 @@ async fn a_new_activity_sells_without_a_restart_and_a_broken_file_changes_nothin
     let told = deployment.attempt(0, "ann", "k1", &token).await;
     assert!(told.outcome == "WON" || told.outcome == "QUEUED", "{told:?}");
 
-    edit(&deployment, |text| text.replacen("ttl: 60s", "ttl: soon", 1).replacen("  id: gate-1", "  idd: gate-1", 1));
+    edit(&deployment, |text| {
+        text.replacen("ttl: 60000ms", "ttl: soon", 1).replacen("  id: gate-1", "  idd: gate-1", 1)
+    });
     hang_up(&deployment);
     until_metric(&deployment, 0, r#"seckill_config_reloads_total{result="refused"} 1"#).await;
     until_metric(&deployment, 0, "seckill_config_last_reload_successful 0").await;

@@ -13,8 +13,11 @@ use crate::gate::answer::Refusal;
 use crate::platform::breaker::{Circuit, Pass, Policy};
 
 /// When requests to the shop are refused at once, and how often one finds out whether it answers again.
-pub const BREAKER: Policy =
-    Policy { failures: 5, probes: Backoff { first: Duration::from_millis(250), cap: Duration::from_secs(2) } };
+pub const BREAKER: Policy = Policy {
+    failures: 5,
+    probes: Backoff { first: Duration::from_millis(250), cap: Duration::from_secs(2) },
+    at_once: 1,
+};
 
 /// The shop, its name resolved: nothing is looked up while requests are served.
 #[derive(Debug, Clone)]

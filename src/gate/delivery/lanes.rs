@@ -14,8 +14,12 @@ use crate::platform::breaker::{BreakerMetrics, Circuit, Pass, Policy};
 
 /// More failures than the two that a restart of the order service gives an id; at most one delivery a second to one that
 /// is down.
-const POLICY: Policy =
-    Policy { failures: 5, probes: Backoff { first: Duration::from_millis(250), cap: Duration::from_secs(1) } };
+const POLICY: Policy = Policy {
+    failures: 5,
+    probes: Backoff { first: Duration::from_millis(250), cap: Duration::from_secs(1) },
+    // Some orders may be what makes it sick: a few at a time, so that one of the others soon shows that it is well.
+    at_once: 8,
+};
 
 /// On whose behalf a delivery begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_service_that_does_not_answer_gets_one_probe_at_a_time_from_the_relay() {
+    fn an_order_service_that_does_not_answer_gets_a_few_probes_at_a_time_from_the_relay() {
         let lanes = lanes(8);
         let id = "a".parse().unwrap();
         for _ in 0..POLICY.failures {
@@ -196,9 +200,9 @@ mod tests {
         assert!(lanes.try_permit(&"b".parse().unwrap(), Errand::First).is_ok(), "the other activity is not affected");
         std::thread::sleep(POLICY.probes.first);
         assert_eq!(lanes.try_permit(&id, Errand::First).err(), Some(NoPermit::BreakerOpen), "no winner probes");
-        let unused = lanes.try_permit(&id, Errand::Relay).unwrap();
-        assert_eq!(lanes.try_permit(&id, Errand::Relay).err(), Some(NoPermit::BreakerOpen));
-        drop(unused);
+        let probes = take(&lanes, "a", Errand::Relay);
+        assert!((1..=POLICY.at_once as usize).contains(&probes.len()), "{} probes", probes.len());
+        drop(probes);
         let mut probe = lanes.try_permit(&id, Errand::Relay).expect("a probe with nothing to deliver makes room");
         probe.heard(&Word::Queued(crate::gate::delivery::reply::StoredReply {
             status: 202,

@@ -3,7 +3,6 @@
 
 mod rig;
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -150,14 +149,14 @@ async fn a_delivery_that_arrived_before_the_release_is_an_order_and_is_booked() 
 #[tokio::test]
 async fn an_order_that_waits_in_the_queue_when_its_id_becomes_void_is_not_booked() {
     let rig = rig(Kind::Redis, 5, at_once()).await;
-    rig.queue.shut.store(true, Ordering::SeqCst);
+    rig.queue.close().await;
     rig.tap.set(Mode::Pass);
     let win = rig.win("ann").await;
     assert_eq!(rig.deliver(&win).await, Told::Queued);
     let record = rig.found(&win).await.record;
     assert_eq!(record.last_word, Some(LastWord::Queued));
     assert_eq!(rig.release(&win).await, (200, "applied".into()));
-    rig.queue.shut.store(false, Ordering::SeqCst);
+    rig.queue.open();
     use seckill_gate::orders::queue::OrderQueue;
     eventually("the queue is worked off", async || rig.queue.lag(&rig.activity.id).await == Ok(0)).await;
     assert_eq!(rig.order(&win).await.unwrap().state, OrderState::Void);

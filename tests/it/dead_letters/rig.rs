@@ -141,7 +141,22 @@ async fn tapped(State(tap): State<Arc<Tap>>, request: Request) -> Response {
 /// A queue that hands nothing out while it is shut.
 pub struct ShutQueue {
     inner: SqliteQueue,
-    pub shut: AtomicBool,
+    shut: AtomicBool,
+    /// Held by those who take; so that after `close` nobody is still waiting for what comes.
+    taking: tokio::sync::RwLock<()>,
+}
+
+impl ShutQueue {
+    /// From now on nothing is handed out.
+    pub async fn close(&self) {
+        self.shut.store(true, Ordering::SeqCst);
+        drop(self.taking.write().await);
+    }
+
+    /// Hands out again.
+    pub fn open(&self) {
+        self.shut.store(false, Ordering::SeqCst);
+    }
 }
 
 #[async_trait]
@@ -152,6 +167,10 @@ impl OrderQueue for ShutQueue {
     async fn take(&self, activities: &[ActivityId], max: usize, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
         if self.shut.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(20)).await;
+            return Ok(Vec::new());
+        }
+        let _taking = self.taking.read().await;
+        if self.shut.load(Ordering::SeqCst) {
             return Ok(Vec::new());
         }
         self.inner.take(activities, max, wait).await
@@ -210,7 +229,7 @@ pub async fn rig(kind: Kind, stock: i64, dead_letters: DeadLetterPolicy) -> Rig 
     let long = Duration::from_secs(20);
     let ledger: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&folder.path().join("ledger.db"), long).unwrap());
     let inner = SqliteQueue::open(&folder.path().join("queue.db"), long).unwrap();
-    let queue = Arc::new(ShutQueue { inner, shut: AtomicBool::new(false) });
+    let queue = Arc::new(ShutQueue { inner, shut: AtomicBool::new(false), taking: tokio::sync::RwLock::default() });
     let stopped = CancellationToken::new();
     let orders = order_service(&ledger, &queue, &pair.public_pem, stopped.clone()).await;
     let orders_url = format!("http://{orders}/orders").parse().unwrap();

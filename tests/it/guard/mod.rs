@@ -38,7 +38,11 @@ impl Bench {
 
     fn with_log(url: &str, store_deadline: Duration, wins: LogFirst) -> Bench {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let policy = Policy { failures: 3, probes: Backoff { first: Duration::from_millis(250), cap: Duration::MAX } };
+        let policy = Policy {
+            failures: 3,
+            probes: Backoff { first: Duration::from_millis(250), cap: Duration::MAX },
+            at_once: 1,
+        };
         let breaker = BreakerMetrics::register(&metrics).unwrap().circuit("store", "", policy);
         let settings = RedisSettings { url: url.into(), username: None, password: None, deadline: store_deadline };
         let world = World {

@@ -5,3 +5,4 @@ pub mod mariadb;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+pub mod wish;
