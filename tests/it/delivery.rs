@@ -360,7 +360,7 @@ async fn a_relay_without_a_free_permit_claims_no_win_but_still_puts_returned_uni
     let activity = FakeActivity::new();
     activity.state.lock().unwrap().due = vec![activity.win("u1", b"{}")];
     let id = "sale".parse().unwrap();
-    let permit = || rig.courier.try_permit(&id, Errand::First).ok().expect("a permit is free");
+    let permit = || rig.courier.try_permit(&id, Errand::First).expect("a permit is free");
     let permits = (permit(), permit());
     let (_trigger, shutdown) = shutdown::channel();
     let pacer = Arc::new(Mutex::new(Pacer::new(500, Duration::from_secs(1), Instant::now())));

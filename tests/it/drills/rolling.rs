@@ -60,9 +60,9 @@ impl Balancer {
                 continue;
             }
             line.turn_to(*gate);
-            let request = if turn % 2 == 0 { &visitor.look } else { &visitor.attempt };
+            let request = if turn.is_multiple_of(2) { &visitor.look } else { &visitor.attempt };
             match line.call(request.as_bytes(), Instant::now() + Duration::from_secs(10)).await {
-                Ok(reply) if turn % 2 == 0 && reply.status == 200 => {}
+                Ok(reply) if turn.is_multiple_of(2) && reply.status == 200 => {}
                 Ok(reply) if turn % 2 == 1 && reply.header("seckill-outcome").is_some() => {}
                 Ok(reply) => lost.push(format!("{gate}: {}", String::from_utf8_lossy(&reply.body))),
                 Err(failure) => lost.push(format!("{gate}: {}", failure.name())),

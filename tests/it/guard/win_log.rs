@@ -12,10 +12,13 @@ use seckill_gate::gate::win_log::{Appended, LogFirst, LoggedWin, NotLogged, WinL
 use super::{Bench, admit, attempt, eventually, won};
 use crate::harness::redis::Redis;
 
+/// A win, and its payload if it came with one.
+type Noted = (RequestId, Option<String>);
+
 /// Notes what it is given; fails when told to.
 #[derive(Clone, Default)]
 struct TestLog {
-    appended: Arc<Mutex<Vec<(RequestId, Option<String>)>>>,
+    appended: Arc<Mutex<Vec<Noted>>>,
     fails: Arc<AtomicBool>,
 }
 
@@ -26,7 +29,10 @@ impl WinLog for TestLog {
         let wins: Vec<_> = wins.map(|win| (win.request_id, payload(&win))).collect();
         let kept = match self.fails.load(Ordering::SeqCst) && !wins.is_empty() {
             true => Err(NotLogged("the disk is full".into())),
-            false => Ok(self.appended.lock().unwrap().extend(wins)),
+            false => {
+                self.appended.lock().unwrap().extend(wins);
+                Ok(())
+            }
         };
         Appended::Soon(Box::pin(std::future::ready(kept)))
     }
