@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminClient, Failure, OrdersArgs, usage};
-use super::status::{items, number, span, text};
+use super::status::{items, number, text};
 use super::{exit, print};
 use crate::domain::{ActivityId, IdempotencyKey, RequestId, UserId};
 use crate::gate::ledger::client::LedgerClient;
@@ -217,11 +217,13 @@ fn ended(win: &Value) -> String {
 
 fn outbox(win: &Value) -> String {
     let tries = number(win, "tries");
-    let mut line = match win["due_in_ms"].as_i64() {
-        Some(due) if due > 0 => format!("  outbox   {tries} tries without a final word, the next in {}", span(due)),
-        Some(_) => format!("  outbox   {tries} tries without a final word, the next is due"),
-        None => format!("  outbox   nothing to deliver, after {tries} tries without a final word"),
+    let mut line = match text(win, "state").as_str() {
+        "held" => format!("  outbox   delivered until the order service's final word; {tries} tries so far"),
+        _ => format!("  outbox   nothing to deliver; {tries} tries ended without a final word"),
     };
+    if win["first_delivery_at_ms"].is_u64() {
+        line += &format!(", the first at {}", moment(win, "first_delivery_at_ms"));
+    }
     if win["dead_since_ms"].is_u64() {
         line += &format!("; dead since {}", moment(win, "dead_since_ms"));
     }
@@ -282,7 +284,7 @@ mod tests {
             activity: Some("launch".into()),
             win: json!({
                 "state": "held", "user": "ann", "key": "k1", "sku": "phone", "qty": 1, "won_at_ms": 1_796_083_200_123_u64,
-                "tries": 3, "due_in_ms": 2_100,
+                "tries": 3, "first_delivery_at_ms": 1_796_083_200_500_u64,
             }),
             order: Value::Null,
             ledger_not_asked: None,
@@ -291,7 +293,7 @@ mod tests {
 0123456789abcdef0123456789abcdef
   store    launch: 1 x phone for ann, key k1
            won 2026-12-01T00:00:00.123Z, held
-  outbox   3 tries without a final word, the next in 2 s
+  outbox   delivered until the order service's final word; 3 tries so far, the first at 2026-12-01T00:00:00.500Z
   ledger   no order under this id
   Won. The order service has not booked it yet; it is delivered until it has.
 ";

@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use self::check::{Check, Facts, LedgerFacts, OrderFacts, WinFacts, check};
+use self::check::{Check, Facts, LedgerFacts, OrderFacts, StoreFacts, WinFacts, check};
 use super::admin_client::{AdminArgs, AdminClient, Failure, OrdersArgs};
 use super::status::{items, text};
 use super::table::table;
@@ -75,10 +75,17 @@ pub async fn gather(admin: &AdminClient, ledger: Option<&LedgerClient>, activity
         Some(client) => Some(ledger_facts(client, activity).await?),
         None => None,
     };
+    let store_before = store_facts(admin, activity).await?;
     let wins_after = wins(admin, activity).await?;
-    let shown = admin.get(&["activities", activity], &[]).await?;
-    let store = read(shown, "the gate's snapshot")?;
-    Ok(Facts { wins_before, ledger, wins_after, store })
+    let store = store_facts(admin, activity).await?;
+    // Wins only ever come, and end: equal sums mean that none did.
+    let sums = |facts: &StoreFacts| facts.skus.iter().map(|s| (s.held, s.accepted, s.released)).collect::<Vec<_>>();
+    let quiet = sums(&store_before) == sums(&store);
+    Ok(Facts { wins_before, ledger, wins_after, store, quiet })
+}
+
+async fn store_facts(admin: &AdminClient, activity: &str) -> Result<StoreFacts, Failure> {
+    read(admin.get(&["activities", activity], &[]).await?, "the gate's snapshot")
 }
 
 async fn wins(admin: &AdminClient, activity: &str) -> Result<Vec<WinFacts>, Failure> {
