@@ -86,7 +86,12 @@ fn describe(activity: &Value) -> String {
         lines += &format!("  {error}\n  the figures are those of the last poll\n");
     }
     if activity.get("preheated") != Some(&Value::Bool(true)) {
-        lines += &format!("  not preheated: run `seckill-gate preheat {}`\n", text(activity, "activity"));
+        lines += &match text(activity, "barred").as_str() {
+            "fenced" => {
+                "  fenced: its store is incomplete, so it has lost writes; do not preheat it again\n".to_owned()
+            }
+            _ => format!("  not preheated: run `seckill-gate preheat {}`\n", text(activity, "activity")),
+        };
         return lines;
     }
     if !text(activity, "barred").is_empty() {
@@ -175,5 +180,10 @@ sale: open, starts 5 s ago, ends in 1 h 1 min
 ";
         assert_eq!(describe(&activity), expected);
         assert!(!is_sound(&activity));
+        // What was damaged is not what was never filled: preheating it would sell it twice.
+        let hint = |barred| describe(&json!({ "activity": "sale", "preheated": false, "barred": barred }));
+        assert!(
+            hint("fenced").contains("do not preheat") && hint("not_preheated").contains("run `seckill-gate preheat")
+        );
     }
 }
