@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -31,20 +30,6 @@ fn reload(deployment: &Deployment, arguments: &[&str]) -> (i32, String, String) 
     let output = deployment.command(0, &["reload"]).args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
-
-async fn metrics(deployment: &Deployment, gate: usize) -> String {
-    let url = format!("http://127.0.0.1:{}/metrics", deployment.gates[gate].metrics);
-    reqwest::get(url).await.unwrap().text().await.unwrap()
-}
-
-/// Waits until a gate's metrics hold this line; fails after 15 s.
-async fn until_metric(deployment: &Deployment, gate: usize, line: &str) {
-    let started = Instant::now();
-    while !metrics(deployment, gate).await.lines().any(|have| have == line) {
-        assert!(started.elapsed() < Duration::from_secs(15), "{line} never came:\n{}", metrics(deployment, gate).await);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 /// Starts gate 0 anew, its log going to a file.
@@ -86,13 +71,13 @@ async fn a_new_activity_sells_without_a_restart_and_a_broken_file_changes_nothin
     deployment.until_open(0).await;
     let pid = deployment.gates[0].process.as_ref().unwrap().id();
     let token = deployment.token(0, "ann", "k1").await;
-    until_metric(&deployment, 0, r#"seckill_config_reloads_total{result="ok"} 0"#).await;
+    deployment.until_metric(0, r#"seckill_config_reloads_total{result="ok"} 0"#).await;
 
     let added = sale("fresh", 2, &deployment.config);
     edit(&deployment, |text| format!("{text}{added}"));
     hang_up(&deployment);
-    until_metric(&deployment, 0, r#"seckill_config_reloads_total{result="ok"} 1"#).await;
-    until_metric(&deployment, 0, r#"seckill_stock_units{activity="fresh",kind="total",sku="phone"} 2"#).await;
+    deployment.until_metric(0, r#"seckill_config_reloads_total{result="ok"} 1"#).await;
+    deployment.until_metric(0, r#"seckill_stock_units{activity="fresh",kind="total",sku="phone"} 2"#).await;
     let preheated = deployment.command(0, &["preheat", "fresh"]).output().unwrap();
     assert!(preheated.status.success(), "{preheated:?}");
     deployment.until_phase("fresh", 0, "open").await;
@@ -110,8 +95,8 @@ async fn a_new_activity_sells_without_a_restart_and_a_broken_file_changes_nothin
         text.replacen("ttl: 60000ms", "ttl: soon", 1).replacen("  id: gate-1", "  idd: gate-1", 1)
     });
     hang_up(&deployment);
-    until_metric(&deployment, 0, r#"seckill_config_reloads_total{result="refused"} 1"#).await;
-    until_metric(&deployment, 0, "seckill_config_last_reload_successful 0").await;
+    deployment.until_metric(0, r#"seckill_config_reloads_total{result="refused"} 1"#).await;
+    deployment.until_metric(0, "seckill_config_last_reload_successful 0").await;
     let said = fs::read_to_string(&log).unwrap();
     for word in ["did you mean `id`", "`soon` is not a length of time", "configuration reload refused"] {
         assert!(said.contains(word), "{word} is not in the log:\n{said}");
@@ -184,8 +169,8 @@ async fn what_was_preheated_is_the_truth_and_each_edit_against_it_is_told_its_co
     edit(&deployment, |text| format!("{text}{encore}"));
     let totals = deployment.command(0, &["totals", SALE, SKU, "--from", "5", "--to", "8"]).output().unwrap();
     assert!(totals.status.success(), "{totals:?}");
-    until_metric(&deployment, 0, r#"seckill_activity_file_differs{activity="launch"} 1"#).await;
-    until_metric(&deployment, 0, r#"seckill_activity_file_differs{activity="encore"} 0"#).await;
+    deployment.until_metric(0, r#"seckill_activity_file_differs{activity="launch"} 1"#).await;
+    deployment.until_metric(0, r#"seckill_activity_file_differs{activity="encore"} 0"#).await;
     let status = deployment.command(0, &["status", SALE]).output().unwrap();
     let told = String::from_utf8(status.stdout).unwrap();
     assert!(told.contains("differs from what was preheated, which counts: skus.phone.stock"), "{told}");
@@ -200,7 +185,7 @@ async fn what_was_preheated_is_the_truth_and_each_edit_against_it_is_told_its_co
         "applied:\n  activities.launch.skus.phone.stock: 5 → 8\n  activities.launch.title: none → Renamed\n"
     );
     assert!(page(index().await));
-    until_metric(&deployment, 0, r#"seckill_activity_file_differs{activity="launch"} 0"#).await;
+    deployment.until_metric(0, r#"seckill_activity_file_differs{activity="launch"} 0"#).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -254,7 +239,7 @@ async fn keys_are_rotated_in_three_steps_and_what_needs_a_restart_is_named_and_l
     ];
     assert_eq!(changes, expected);
     assert_eq!(judged("bob", &new).await, "TOKEN_INVALID", "the key's new contents are not in effect");
-    until_metric(&deployment, 0, "seckill_config_restart_pending_keys 2").await;
+    deployment.until_metric(0, "seckill_config_restart_pending_keys 2").await;
     // Until the restart it is told again.
     let (code, told, _) = reload(&deployment, &[]);
     assert_eq!(code, 0);
@@ -279,15 +264,15 @@ async fn an_activity_that_was_never_preheated_is_edited_and_goes_freely() {
     edit(&deployment, |text| format!("{text}{draft}"));
     assert_eq!(reload(&deployment, &[]).0, 0);
     let total = |units: u32| format!(r#"seckill_stock_units{{activity="draft",kind="total",sku="phone"}} {units}"#);
-    until_metric(&deployment, 0, &total(2)).await;
+    deployment.until_metric(0, &total(2)).await;
     replace(&deployment, "stock: 2 }", "stock: 7 }");
     let (code, told, said) = reload(&deployment, &[]);
     assert_eq!((code, told.as_str()), (0, "applied:\n  activities.draft.skus.phone.stock: 2 → 7\n"), "{said}");
-    until_metric(&deployment, 0, &total(7)).await;
+    deployment.until_metric(0, &total(7)).await;
     let preheated = deployment.command(0, &["preheat", "draft"]).output().unwrap();
     assert!(preheated.status.success(), "{preheated:?}");
     deployment.until_phase("draft", 0, "open").await;
-    until_metric(&deployment, 0, r#"seckill_activity_file_differs{activity="draft"} 0"#).await;
+    deployment.until_metric(0, r#"seckill_activity_file_differs{activity="draft"} 0"#).await;
 
     let other = sale("sketch", 2, &deployment.config);
     edit(&deployment, |text| format!("{text}{other}"));
@@ -295,7 +280,7 @@ async fn an_activity_that_was_never_preheated_is_edited_and_goes_freely() {
     edit(&deployment, |text| text.replace(&other, ""));
     let (code, told, said) = reload(&deployment, &[]);
     assert_eq!((code, told.as_str()), (0, "applied:\n  activities.sketch: removed\n"), "{said}");
-    assert!(!metrics(&deployment, 0).await.contains(r#"seckill_stock_units{activity="sketch""#));
+    assert!(!deployment.metrics(0).await.contains(r#"seckill_stock_units{activity="sketch""#));
     let gone = deployment.json(0, "/seckill/sketch/state", "ann").await;
     assert_eq!(gone["code"], "NO_SUCH_ACTIVITY");
 }

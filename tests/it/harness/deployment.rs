@@ -302,6 +302,23 @@ impl Deployment {
         panic!("`{query}` gives {seen}, not {wanted}");
     }
 
+    /// What a gate tells Prometheus.
+    pub async fn metrics(&self, gate: usize) -> String {
+        let url = format!("http://127.0.0.1:{}/metrics", self.gates[gate].metrics);
+        self.http.get(url).send().await.unwrap().text().await.unwrap()
+    }
+
+    /// Waits until a gate's metrics hold this line; fails after 15 s.
+    pub async fn until_metric(&self, gate: usize, line: &str) {
+        for _ in 0..300 {
+            if self.metrics(gate).await.lines().any(|have| have == line) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{line} never came:\n{}", self.metrics(gate).await);
+    }
+
     /// Changes something in the ledger behind everybody's back.
     pub async fn execute(&self, statement: &str) {
         use sqlx::Connection;
