@@ -336,7 +336,9 @@ async fn an_audit_passes_what_is_sound_and_finds_what_is_not() {
     let rig = rig().await;
     let mut wins = ["u1", "u2", "u3"].map(|user| found(user, WinState::Accepted)).to_vec();
     wins.sort_by_key(|win| win.request_id);
-    rig.store.state.lock().unwrap().snapshot = Some(snapshot(7, (0, 0), (3, 3)));
+    let mut sums = snapshot(7, (0, 0), (3, 3));
+    sums.skus[0].1.wins.released = (0, 0);
+    rig.store.state.lock().unwrap().snapshot = Some(sums);
     rig.store.state.lock().unwrap().wins = wins.clone();
     let audit = |api: SocketAddr| {
         let orders = format!("http://{api}/orders");

@@ -109,9 +109,10 @@ async fn a_queue_emptied_after_the_202_loses_no_order() {
     for seed in seeds() {
         let sale = sale_of(seed);
         let crowd = rush(&deployment, &sale, &[0, 1], seed);
-        until_wins(&deployment, &sale, moment(seed)).await;
-        // Orders that the order service said it has, and that nobody has taken from the queue.
+        // From the start: the consumer holds the first orders in hand, and those that come after them wait in the queue,
+        // of which the order service said that it has them.
         let ledger = HeldLedger::hold(&deployment, &sale).await;
+        until_wins(&deployment, &sale, moment(seed)).await;
         let untaken = || waiting(&deployment, &sale) - pending(&deployment, &sale);
         until("orders wait in the queue", || pending(&deployment, &sale) > 0 && untaken() > 0).await;
         let lost = untaken();
