@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A started process; killed (and waited for) when dropped.
@@ -65,9 +66,21 @@ impl Drop for Process {
     }
 }
 
-/// A port on loopback that was free a moment ago.
+/// A port on loopback that is free, and given to nobody else of this process. It lies below those that the kernel gives to
+/// outgoing connections: one of them would take it before the server that it is meant for starts.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    const PORTS: std::ops::Range<u32> = 10_000..32_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Test binaries that run side by side begin at different places.
+    let begin = std::process::id().wrapping_mul(7_919);
+    for _ in 0..PORTS.len() {
+        let next = begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
+        let port = (PORTS.start + next % (PORTS.end - PORTS.start)) as u16;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port of {PORTS:?} is free");
 }
 
 /// Whether something listens there.
