@@ -77,6 +77,10 @@ async fn a_store_that_is_emptied_or_made_anew_is_fenced() {
     let redis = Redis::start();
     let bench = Bench::new(&redis.url(), DEADLINE);
     let [emptied, anew, epoch] = [bench.sale("emptied").await, bench.sale("anew").await, bench.sale("epoch").await];
+    // One poll before the preheat, one of the preheat's own: after the next the watch itself has read the journal.
+    for name in ["emptied", "anew", "epoch"] {
+        eventually("its journal was read", || polls_of(&bench, name) >= 4).await;
+    }
     redis.command(&["FLUSHALL"]).unwrap();
     // At once, mostly before any gate has seen it empty.
     bench.world.store.preheat(&anew.id, &anew.file.get()).await.unwrap();
