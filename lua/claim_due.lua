@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- Puts units that have waited long enough on sale, and leases overdue deliveries to the caller. A full server must still let wins finish.
+-- Puts units that have waited long enough on sale, leases overdue deliveries to the caller, and gives those that nobody was
+-- free to make for too long their dead marks. A full server must still let wins finish.
 --
--- ARGV: 1 epoch, 2 run id, 3 not_after_ms, 4 most wins, 5 lease ms
--- Reply: {"ok", now_ms, {sku, units, ...}, {request id, win, payload, ...}}
+-- ARGV: 1 epoch, 2 run id, 3 not_after_ms, 4 most wins, 5 lease ms, 6 dead after ms, 7 pause of the dead ms
+-- Reply: {"ok", now_ms, {sku, units, ...}, {request id, win, payload, ...}, {request id marked, ...}}
 
 local why = barred_or_stranger()
 if why then
@@ -50,6 +51,27 @@ if #ids > 0 then
   end
 end
 
+-- With an order service that is down only a few deliveries are made, and most wins would hear of it hours later. Whoever
+-- gets a mark is delivered at the pace of the dead, and so makes room here for the next ones.
+local MOST_MARKS = 200
+local marked = {}
+local waited = redis.call('ZRANGEBYSCORE', DUE, '-inf', int(now - tonumber(ARGV[6])), 'LIMIT', 0, MOST_MARKS)
+if #waited > 0 then
+  local later, marks = {}, {}
+  local known = redis.call('ZMSCORE', DEAD, unpack(waited))
+  for i, id in ipairs(waited) do
+    later[2 * i - 1], later[2 * i] = int(now + tonumber(ARGV[7])), id
+    if not known[i] then
+      marks[#marks + 1], marks[#marks + 2] = int(now), id
+      marked[#marked + 1] = id
+    end
+  end
+  redis.call('ZADD', DUE, unpack(later))
+  if #marks > 0 then
+    redis.call('ZADD', DEAD, unpack(marks))
+  end
+end
+
 -- No key may expire while somebody waits for an order.
 if redis.call('ZCARD', DUE) > 1 then
   local retention = tonumber(redis.call('HGET', META, 'retention'))
@@ -59,4 +81,4 @@ if redis.call('ZCARD', DUE) > 1 then
     end
   end
 end
-return { 'ok', now, on_sale, claimed }
+return { 'ok', now, on_sale, claimed, marked }

@@ -2,7 +2,8 @@
 -- What every script of an activity begins with. The loader puts this text after the script's own first line.
 --
 -- KEYS, the same ten for every script, all in one slot by their hash tag:
---   1 meta       hash    epoch, run_id, terms and their parts, paused, returning_seq
+--   1 meta       hash    epoch, run_id, terms and their parts, paused, returning_seq; barred: "suspect" once a poll was
+--                        answered under another run, "fenced" once one found a key missing; nothing takes it away
 --   2 stock      hash    <sku>:total, <sku>:left, <sku>:returning, <sku>:withheld, <sku>:stopped, and per state of a win
 --                        (h, a, r) <sku>:<state>n and <sku>:<state>u: how many wins are in it, and their units
 --   3 buyers     hash    user -> "<units> <key> <key> ..."
@@ -53,15 +54,15 @@ local function barred()
   if present < KEY_COUNT then
     return 'fenced'
   end
-  local meta = redis.call('HMGET', META, 'epoch', 'run_id')
-  if meta[1] ~= ARGV[1] then
+  local meta = redis.call('HMGET', META, 'epoch', 'run_id', 'barred')
+  if meta[1] ~= ARGV[1] or meta[3] == 'fenced' then
     return 'fenced'
   end
   if now > tonumber(ARGV[3]) then
     return 'late'
   end
   local run = server_run()
-  return nil, meta[2] ~= run or ARGV[2] ~= run
+  return nil, meta[3] == 'suspect' or meta[2] ~= run or ARGV[2] ~= run
 end
 
 -- The same for scripts that do nothing while the store is suspect.

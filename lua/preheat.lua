@@ -1,20 +1,28 @@
 #!lua
--- Creates an activity's store if there is none; never touches one that exists.
+-- Creates an activity's store if there is none; never touches one that exists. Only on the run that the caller saw empty,
+-- and only in time: a call that is repeated or arrives late could otherwise fill a server that has lost the sale meanwhile.
 --
--- ARGV: 1 epoch, 2 canonical terms, 3 starts_at_ms, 4 ends_at_ms, 5 per-user limit, 6 rebuy (0|1), 7 retention_ms,
---       then per SKU, in the order of the terms: name, total
--- Reply: {"created" | "already" | "differs" | "incomplete", now_ms}
+-- ARGV: 1 epoch, 2 run id seen, 3 not_after_ms, 4 canonical terms, 5 starts_at_ms, 6 ends_at_ms, 7 per-user limit,
+--       8 rebuy (0|1), 9 retention_ms, then per SKU, in the order of the terms: name, total
+-- Reply: {"ok", now_ms, "created" | "already" | "differs" | "incomplete"}
 
 local present = keys_present()
 if present > 0 then
   if present < KEY_COUNT then
-    return { 'incomplete', now }
+    return { 'ok', now, 'incomplete' }
   end
-  return { redis.call('HGET', META, 'terms') == ARGV[2] and 'already' or 'differs', now }
+  return { 'ok', now, redis.call('HGET', META, 'terms') == ARGV[4] and 'already' or 'differs' }
+end
+local run = server_run()
+if ARGV[2] ~= run then
+  return { 'suspect', now }
+end
+if now > tonumber(ARGV[3]) then
+  return { 'late', now }
 end
 
 local skus, stock = {}, {}
-for i = 8, #ARGV, 2 do
+for i = 10, #ARGV, 2 do
   local sku, total = ARGV[i], ARGV[i + 1]
   skus[#skus + 1] = sku
   for _, field in ipairs({ ':total', ':left' }) do
@@ -25,8 +33,8 @@ for i = 8, #ARGV, 2 do
   end
 end
 
-redis.call('HSET', META, 'epoch', ARGV[1], 'run_id', server_run(), 'terms', ARGV[2], 'starts_at', ARGV[3],
-  'ends_at', ARGV[4], 'per_user_limit', ARGV[5], 'rebuy', ARGV[6], 'retention', ARGV[7],
+redis.call('HSET', META, 'epoch', ARGV[1], 'run_id', run, 'terms', ARGV[4], 'starts_at', ARGV[5],
+  'ends_at', ARGV[6], 'per_user_limit', ARGV[7], 'rebuy', ARGV[8], 'retention', ARGV[9],
   'skus', table.concat(skus, ' '), 'paused', 0, 'returning_seq', 0)
 redis.call('HSET', STOCK, unpack(stock))
 for _, hash in ipairs({ BUYERS, WINS, BODIES, GATES }) do
@@ -37,8 +45,8 @@ for _, zset in ipairs({ DUE, RETURNING, DEAD }) do
 end
 note('preheated')
 
-local expires_at = math.max(tonumber(ARGV[4]), now) + tonumber(ARGV[7])
+local expires_at = math.max(tonumber(ARGV[6]), now) + tonumber(ARGV[9])
 for _, key in ipairs(KEYS) do
   redis.call('PEXPIREAT', key, int(expires_at))
 end
-return { 'created', now }
+return { 'ok', now, 'created' }

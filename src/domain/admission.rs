@@ -19,6 +19,9 @@ use super::win::{Release, WinState};
 /// The most attempts that one call may carry: bounds how long a store is busy with one activity.
 pub const MAX_BATCH: usize = 128;
 
+/// The most dead marks that one claim makes: bounds how long a store is busy with them.
+pub const MAX_MARKS: usize = 200;
+
 /// One life of an activity's store. 1 after the first preheat; every rebuild after a loss raises it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch(pub u64);
@@ -96,6 +99,18 @@ impl Terms {
             skus.join(",")
         )
     }
+}
+
+/// Creates an activity's store, if there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preheat {
+    /// The run that the caller saw to hold nothing of it. On another one nothing is created ([`Barred::Suspect`]): it may be
+    /// the one that has lost the sale.
+    pub run_id: RunId,
+    /// After this moment of the store's clock nothing is created ([`Barred::Late`]).
+    pub not_after: StoreMs,
+    /// What to create.
+    pub terms: Terms,
 }
 
 /// How preheating ended.
@@ -350,7 +365,8 @@ pub enum Recorded {
 
 // ---------------------------------------------------------------------------------------------- claim_due
 
-/// Leases overdue outbox entries and puts units that have waited long enough on sale.
+/// Leases overdue outbox entries, puts units that have waited long enough on sale, and marks wins dead that nobody was free to
+/// deliver for too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimDue {
     /// Compared before anything is written.
@@ -359,6 +375,9 @@ pub struct ClaimDue {
     pub limit: usize,
     /// Nobody else may claim them before this has passed.
     pub lease: Duration,
+    /// Wins that stay due for [`DeadLetterPolicy::after`], this claim's own left out, get their dead mark, at most
+    /// [`MAX_MARKS`] per call, and fall due again at the pace of the dead.
+    pub dead_letters: DeadLetterPolicy,
 }
 
 /// What was claimed.
@@ -368,6 +387,8 @@ pub struct Claimed {
     pub wins: Vec<DueWin>,
     /// Units that went on sale, in due order.
     pub on_sale: Vec<(SkuId, i64)>,
+    /// Wins that got their dead mark now. Alarm.
+    pub marked_dead: Vec<RequestId>,
 }
 
 /// A win to deliver.
@@ -494,8 +515,9 @@ pub enum PolledActivity {
 pub struct ActivityState {
     /// The terms it was preheated on; `skus` holds the present totals.
     pub terms: Terms,
-    /// The run it was preheated (or reopened) in. Another [`Polled::server_run`] makes the store suspect.
-    pub run_id: RunId,
+    /// What the store holds against itself: [`Barred::Suspect`] if a poll was ever answered under another run than the one
+    /// it was preheated in, this one included; [`Barred::Fenced`] if one ever found a key missing.
+    pub barred: Option<Barred>,
     /// An operator's pause.
     pub paused: bool,
     /// Stock per SKU, in the order of the terms.

@@ -10,8 +10,8 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, I
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::admission::{
-    Attempt, Barred, Change, ClaimDue, Claimed, Epoch, FoundWin, Guard, Operate, Operated, Preheated, Recorded,
-    ReleaseWin, Reply, Settle, Settlement, Snapshot, Terms,
+    Attempt, Barred, Change, ClaimDue, Claimed, Epoch, FoundWin, Guard, JournalCursor, Operate, Operated, Poll,
+    Preheat, Preheated, Recorded, ReleaseWin, Reply, Settle, Settlement, Snapshot, Terms,
 };
 use crate::domain::backoff::Backoff;
 use crate::domain::dead_letters::{DeadLetterPolicy, Retried, Retry};
@@ -254,10 +254,11 @@ impl Activity {
         Ok(self.tell_if_changed(id, reply))
     }
 
-    /// Leases up to `limit` overdue deliveries for `lease`, and puts returned units on sale.
+    /// Leases up to `limit` overdue deliveries for `lease`, puts returned units on sale, marks wins that waited too long.
     pub async fn claim_due(&self, limit: usize, lease: Duration) -> Guarded<Claimed> {
         let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
-        let outcome = self.store.claim_due(&self.id, &ClaimDue { guard, limit, lease }).await?.outcome;
+        let claim = ClaimDue { guard, limit, lease, dead_letters: self.dead_letters };
+        let outcome = self.store.claim_due(&self.id, &claim).await?.outcome;
         if let Ok(claimed) = &outcome {
             // What may not be delivered from here falls due again when its lease is over.
             self.keep(&mut claimed.wins.iter().map(LoggedWin::from)).await.map_err(untold)?;
@@ -277,11 +278,14 @@ impl Activity {
         Ok(self.store.operate(&self.id, &Operate { guard, change }).await?.outcome)
     }
 
-    /// Creates the activity's store, if there is none.
-    pub async fn preheat(&self, terms: &Terms) -> Result<Preheated, StoreError> {
-        let (_, outcome) = self.store.preheat(&self.id, terms).await?;
-        if outcome == Preheated::Created {
-            // The preheat was asked of this gate: let it know at once, not at its next poll.
+    /// Creates the activity's store, if there is none. Without a ledger, which the admin listener asks first: for tests.
+    pub async fn preheat(&self, terms: &Terms) -> Guarded<Preheated> {
+        let ask = Poll { gate: None, vouched: None, after: JournalCursor::start(), max_entries: 1 };
+        let polled = self.store.poll(&self.id, &ask).await?;
+        let not_after = polled.now.after(self.store_deadline);
+        let preheat = Preheat { run_id: polled.server_run, not_after, terms: terms.clone() };
+        let outcome = self.store.preheat(&self.id, &preheat).await?.outcome;
+        if outcome == Ok(Preheated::Created) {
             Watch::new().poll(self).await;
         }
         Ok(outcome)

@@ -65,6 +65,8 @@ pub struct View {
     pub ends_at: StoreMs,
     /// Units per user.
     pub per_user_limit: u32,
+    /// How long after the end the store's keys live.
+    pub retention: Duration,
     /// Stock per SKU, in the order of the terms.
     pub stock: Vec<(SkuId, Stock)>,
     /// Why nothing may be won now, if so.
@@ -92,6 +94,7 @@ impl View {
             starts_at: terms.starts_at,
             ends_at: terms.ends_at,
             per_user_limit: terms.per_user_limit,
+            retention: terms.retention,
             stock: terms.skus.iter().map(|(sku, total)| (sku.clone(), Stock::new(*total))).collect(),
             barred: Some(Barred::NotPreheated),
             paused: false,

@@ -94,8 +94,9 @@ impl Watch {
             PolledActivity::Stored(state) => *state,
             PolledActivity::Incomplete => return self.bar(activity, Barred::Fenced, "a part of its keys is gone"),
             PolledActivity::NotPreheated => {
-                // A store that was there and is not any more has lost writes, unless the sale's time is over for good.
-                let expired = polled.now >= before.ends_at.after(activity.file.get().retention);
+                // A store that was there and is not any more has lost writes, unless its keys ran out, which they do when the
+                // retention is over and nobody waits for an order.
+                let expired = polled.now >= before.ends_at.after(before.retention) && before.unsettled == 0;
                 return match before.vouched.is_some() && !expired {
                     true => self.bar(activity, Barred::Fenced, "the store is empty"),
                     false => self.bar(activity, Barred::NotPreheated, ""),
@@ -119,9 +120,9 @@ impl Watch {
             // Keys that come back do not tell what was lost meanwhile: a fence is not lifted by itself.
             Some(Barred::Fenced)
         } else {
-            (state.run_id != polled.server_run).then_some(Barred::Suspect)
+            state.barred
         };
-        self.stands(activity, barred, "its keys are back, which does not tell what was lost", state.terms.epoch);
+        self.stands(activity, barred, "a part of its keys was gone, and what was lost with it is not known", state.terms.epoch);
         if barred.is_none() {
             activity.file.compare(&activity.id, &state.terms);
         }
@@ -132,6 +133,7 @@ impl Watch {
             starts_at: state.terms.starts_at,
             ends_at: state.terms.ends_at,
             per_user_limit: state.terms.per_user_limit,
+            retention: state.terms.retention,
             barred,
             // A gate whose win log has failed admits nobody, as if it were paused.
             paused: state.paused || activity.wins.has_failed(),

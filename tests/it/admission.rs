@@ -91,7 +91,7 @@ fn won(admitted: &Admitted) -> bool {
 async fn a_crowd_on_two_gates_wins_exactly_the_stock() {
     let redis = Redis::start();
     let gates = [start(&world(&redis, "gate-1", 4_096), 100), start(&world(&redis, "gate-2", 4_096), 100)];
-    assert_eq!(gates[0].preheat(&terms(100)).await.unwrap(), Preheated::Created);
+    assert_eq!(gates[0].preheat(&terms(100)).await.unwrap(), Ok(Preheated::Created));
     eventually("the other gate sees it", || gates[1].view().phase(StoreMs(wall_ms())) == Phase::Open).await;
     let crowd = (0..3_000).map(|n| {
         let gate = Arc::clone(&gates[n % 2]);
@@ -114,7 +114,7 @@ async fn a_crowd_on_two_gates_wins_exactly_the_stock() {
 async fn whoever_gives_up_before_the_batch_is_written_has_not_won() {
     let redis = Redis::start();
     let activity = start(&world(&redis, "gate-1", 16), 5);
-    activity.preheat(&terms(5)).await.unwrap();
+    activity.preheat(&terms(5)).await.unwrap().unwrap();
     signal(redis.pid(), "STOP");
     let first = tokio::spawn({
         let activity = Arc::clone(&activity);
@@ -136,7 +136,7 @@ async fn whoever_gives_up_before_the_batch_is_written_has_not_won() {
 async fn a_full_queue_sheds_and_a_dead_store_is_named() {
     let redis = Redis::start();
     let activity = start(&world(&redis, "gate-1", 2), 5);
-    activity.preheat(&terms(5)).await.unwrap();
+    activity.preheat(&terms(5)).await.unwrap().unwrap();
     signal(redis.pid(), "STOP");
     let crowd = (0..50).map(|n| {
         let activity = Arc::clone(&activity);
@@ -169,7 +169,7 @@ async fn a_batch_that_sat_in_a_socket_past_its_time_cannot_win() {
 async fn left_after_a_stall(in_time_for: Duration) -> i64 {
     let redis = Redis::start();
     let activity = start(&World { store_deadline: in_time_for, ..world(&redis, "gate-1", 16) }, 5);
-    activity.preheat(&terms(5)).await.unwrap();
+    activity.preheat(&terms(5)).await.unwrap().unwrap();
     assert!(won(&admit(&activity, "before", "k").await));
     signal(redis.pid(), "STOP");
     assert_eq!(admit(&activity, "u", "k").await, Admitted::Unknown);
@@ -183,7 +183,7 @@ async fn left_after_a_stall(in_time_for: Duration) -> i64 {
 async fn units_that_come_back_are_sold_again_at_both_gates() {
     let redis = Redis::start();
     let gates = [start(&world(&redis, "gate-1", 64), 1), start(&world(&redis, "gate-2", 64), 1)];
-    gates[0].preheat(&terms(1)).await.unwrap();
+    gates[0].preheat(&terms(1)).await.unwrap().unwrap();
     eventually("the other gate sees it", || gates[1].view().phase(StoreMs(wall_ms())) == Phase::Open).await;
     assert!(won(&admit(&gates[0], "first", "k1").await));
     eventually("sold out at both", || gates.iter().all(|gate| gate.view().lease_says_sold_out(monotonic()))).await;
@@ -210,11 +210,11 @@ async fn units_that_come_back_are_sold_again_at_both_gates() {
 async fn a_store_that_lost_its_keys_is_fenced_not_fresh() {
     let redis = Redis::start();
     let activity = start(&world(&redis, "gate-1", 64), 3);
-    activity.preheat(&terms(3)).await.unwrap();
+    activity.preheat(&terms(3)).await.unwrap().unwrap();
     redis.command(&["DEL", "sk:{sale.0}:buyers"]).unwrap();
     let after = admit(&activity, "u", "k").await;
     assert_eq!(after, Admitted::Barred(seckill_gate::domain::admission::Barred::Fenced));
-    assert_eq!(activity.preheat(&terms(3)).await.unwrap(), Preheated::Incomplete);
+    assert_eq!(activity.preheat(&terms(3)).await.unwrap(), Ok(Preheated::Incomplete));
 }
 
 #[tokio::test]

@@ -56,6 +56,7 @@ pub fn view() -> View {
         starts_at: StoreMs(1_000),
         ends_at: StoreMs(u64::MAX / 2),
         per_user_limit: 1,
+        retention: Duration::from_secs(60),
         stock: vec![("phone".parse().unwrap(), seckill_gate::domain::stock::Stock::new(10))],
         barred: None,
         paused: false,
@@ -154,7 +155,7 @@ impl Outbox for FakeActivity {
         let mut state = self.state.lock().unwrap();
         state.claims += 1;
         let count = limit.min(state.due.len());
-        Ok(Ok(Claimed { wins: state.due.drain(..count).collect(), on_sale: Vec::new() }))
+        Ok(Ok(Claimed { wins: state.due.drain(..count).collect(), ..Claimed::default() }))
     }
 }
 

@@ -51,7 +51,7 @@ impl FakeStore {
 
 #[async_trait]
 impl AdmissionStore for FakeStore {
-    async fn preheat(&self, _: &ActivityId, terms: &Terms) -> Result<(StoreMs, Preheated), StoreError> {
+    async fn preheat(&self, _: &ActivityId, preheat: &Preheat) -> Result<Reply<Preheated>, StoreError> {
         let mut state = self.up()?;
         if state.failing_preheats > 0 {
             state.failing_preheats -= 1;
@@ -59,9 +59,9 @@ impl AdmissionStore for FakeStore {
         }
         state.calls.lock().unwrap().push("store preheat".into());
         let mut fresh = snapshot(10, (0, 0), (0, 0));
-        fresh.terms = terms.clone();
+        fresh.terms = preheat.terms.clone();
         state.snapshot = Some(fresh);
-        Ok((StoreMs(1), Preheated::Created))
+        Ok(Reply { now: StoreMs(1), outcome: Ok(Preheated::Created) })
     }
     async fn admit(&self, _: &ActivityId, _: &Batch) -> Result<Reply<Vec<Verdict>>, StoreError> {
         unreachable!()
@@ -100,7 +100,7 @@ impl AdmissionStore for FakeStore {
         });
         let stored = ActivityState {
             terms: snapshot.terms.clone(),
-            run_id: run.clone(),
+            barred: None,
             paused: false,
             stock: snapshot.skus.clone(),
             unsettled: 0,

@@ -67,8 +67,8 @@ impl Dawdling {
 
 #[async_trait]
 impl AdmissionStore for Dawdling {
-    async fn preheat(&self, id: &ActivityId, terms: &Terms) -> Result<(StoreMs, Preheated), StoreError> {
-        self.inner.preheat(id, terms).await
+    async fn preheat(&self, id: &ActivityId, preheat: &Preheat) -> Result<Reply<Preheated>, StoreError> {
+        self.inner.preheat(id, preheat).await
     }
     async fn admit(&self, id: &ActivityId, batch: &Batch) -> Result<Reply<Vec<Verdict>>, StoreError> {
         self.inner.admit(id, batch).await
@@ -324,7 +324,7 @@ async fn run(seed: u64, rounds: usize, delay: Option<Duration>) -> Heard {
     let start = |name, seed| Arc::new(Gate::start(&redis, name, seed, &lanes));
     let gates = [start("gate-1", seed), start("gate-2", seed + 1)];
     for (id, activity) in &gates[0].activities {
-        assert_eq!(activity.preheat(&terms(&lanes, id)).await.unwrap(), Preheated::Created);
+        assert_eq!(activity.preheat(&terms(&lanes, id)).await.unwrap(), Ok(Preheated::Created));
     }
     until(|| gates.iter().all(|gate| gate.activities.values().all(|a| a.view().vouched.is_some()))).await;
     let relaying = put_on_sale(&gates[0]);
@@ -385,7 +385,7 @@ async fn a_poll_that_was_asked_before_the_preheat_does_not_fence_the_sale() {
     until(|| asked.load(Ordering::SeqCst) == 1).await;
     // Asked and judged by the server, which answers within this time.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(activity.preheat(&terms).await.unwrap(), Preheated::Created);
+    assert_eq!(activity.preheat(&terms).await.unwrap(), Ok(Preheated::Created));
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(900) {
         assert_eq!(activity.view().barred, None, "a reply older than the preheat counted");

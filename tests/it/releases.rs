@@ -19,6 +19,7 @@ use seckill_gate::platform::clock::wall_ms;
 
 use crate::edge::world::booked;
 use crate::harness::redis::Redis;
+use crate::harness::store::{look, preheat};
 use crate::leases::{self, FAR_OFF, PATIENCE, patient};
 
 const WINS: u32 = 48;
@@ -52,9 +53,8 @@ async fn storm(store: Arc<dyn AdmissionStore>, activity: &str, seed: u64) {
     let sku: SkuId = "phone".parse().unwrap();
     let total = i64::from(WINS) + 2;
     let terms = Terms { skus: vec![(sku.clone(), total)], ..leases::terms(&[], &activity) };
-    assert_eq!(store.preheat(&activity, &terms).await.unwrap().1, Preheated::Created);
-    let everything = Poll { gate: None, vouched: None, after: JournalCursor::start(), max_entries: 10_000 };
-    let run_id = store.poll(&activity, &everything).await.unwrap().server_run;
+    let (run_id, preheated) = preheat(store.as_ref(), &activity, &terms).await;
+    assert_eq!(preheated, Preheated::Created);
     let guard = Guard { epoch: Epoch(1), run_id, not_after: FAR_OFF };
     let attempts: Vec<Attempt> = (0..WINS).map(|n| attempt(&activity, &sku, n)).collect();
     let ids: Vec<RequestId> = attempts.iter().map(|attempt| attempt.request_id).collect();
@@ -86,7 +86,7 @@ async fn storm(store: Arc<dyn AdmissionStore>, activity: &str, seed: u64) {
         assert!(released || *state == WinState::Accepted && win % 2 == 0, "seed {seed}: win {win} is {state:?}");
         live += i64::from(!released);
     }
-    let claim = ClaimDue { guard, limit: 100, lease: Duration::from_secs(60) };
+    let claim = ClaimDue { guard, limit: 100, lease: Duration::from_secs(60), dead_letters: DeadLetterPolicy::default() };
     let claimed = store.claim_due(&activity, &claim).await.unwrap().outcome.unwrap();
     assert_eq!(claimed.wins, [], "seed {seed}: an ended win is still due");
     assert_eq!(claimed.on_sale.iter().map(|(_, units)| units).sum::<i64>(), i64::from(WINS) - live, "seed {seed}");
@@ -95,7 +95,7 @@ async fn storm(store: Arc<dyn AdmissionStore>, activity: &str, seed: u64) {
     let units = &stock.wins;
     assert_eq!((stock.left, stock.returning, stock.withheld), (total - live, 0, 0), "seed {seed}");
     assert_eq!((units.held.1, units.accepted.1), (0, live), "seed {seed}");
-    let PolledActivity::Stored(state) = store.poll(&activity, &everything).await.unwrap().activity else {
+    let PolledActivity::Stored(state) = store.poll(&activity, &look()).await.unwrap().activity else {
         panic!("the activity is gone")
     };
     for (win, id) in ids.iter().enumerate() {

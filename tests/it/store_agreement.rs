@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use seckill_gate::domain::admission::{
     ActivityState, Attempt, Batch, Change, ClaimDue, Epoch, Guard, JournalCursor, Operate, Poll, Polled,
-    PolledActivity, ReleaseWin, RunId, Settle, Settlement, Terms,
+    PolledActivity, Preheat, ReleaseWin, RunId, Settle, Settlement, Terms,
 };
 use seckill_gate::domain::backoff::Backoff;
 use seckill_gate::domain::dead_letters::{DeadCursor, DeadLetterPolicy, DeadPage, Retry};
@@ -65,7 +65,7 @@ enum Step {
     Retry(Vec<Who>),
     DeadLetters { limit: usize },
     Release { who: Who, cause: Cause, short: bool, delay: Duration },
-    Claim { limit: usize, lease: Duration },
+    Claim { limit: usize, lease: Duration, dead_after: Duration },
     Total { sku: u8, from: i64, to: i64, delay: Duration },
     Pause(bool),
     Stop(u8, bool),
@@ -125,7 +125,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..4usize).prop_map(|limit| Step::DeadLetters { limit }),
         4 => (who(), cause, prop::bool::weighted(0.15), now_or_much_later())
             .prop_map(|(who, cause, short, delay)| Step::Release { who, cause, short, delay }),
-        3 => (0..5usize, now_or_much_later()).prop_map(|(limit, lease)| Step::Claim { limit, lease }),
+        3 => (0..5usize, now_or_much_later(), now_or_much_later())
+            .prop_map(|(limit, lease, dead_after)| Step::Claim { limit, lease, dead_after: HOUR - dead_after }),
         2 => (0..4u8, 0..9i64, 0..9i64, now_or_much_later())
             .prop_map(|(sku, from, to, delay)| Step::Total { sku, from, to, delay }),
         1 => prop::bool::weighted(0.3).prop_map(Step::Pause),
@@ -261,13 +262,26 @@ impl<'a> Run<'a> {
             redis_run: before.server_run,
             sqlite_run,
         };
-        // Once, again, and on other terms.
+        // On another run, late, once, again, on other terms, and late again.
         let other = Terms { per_user_limit: case.limit + 1, ..terms.clone() };
-        for terms in [&terms, &terms, &other] {
-            let (now, outcome) = trio.redis.preheat(&run.activity, terms).await.unwrap();
-            run.set_clock(now);
-            prop_assert_eq!(&outcome, &trio.sqlite.preheat(&run.activity, terms).await.unwrap().1);
-            prop_assert_eq!(&outcome, &run.model.lock().unwrap().preheat(now, &run.activity, terms));
+        for (kind, terms) in [
+            (GuardKind::WrongRun, &terms),
+            (GuardKind::Late, &terms),
+            (GuardKind::Good, &terms),
+            (GuardKind::Good, &terms),
+            (GuardKind::Good, &other),
+            (GuardKind::Late, &terms),
+        ] {
+            let ask = |of: &RunId| {
+                let guard = run.guard(kind, of);
+                Preheat { run_id: guard.run_id, not_after: guard.not_after, terms: terms.clone() }
+            };
+            let by_redis = trio.redis.preheat(&run.activity, &ask(&run.redis_run)).await.unwrap();
+            run.set_clock(by_redis.now);
+            let by_sqlite = trio.sqlite.preheat(&run.activity, &ask(&run.sqlite_run)).await.unwrap();
+            prop_assert_eq!(&by_redis, &by_sqlite, "Redis (left) and SQLite disagree on {:?}", kind);
+            let by_model = run.model.lock().unwrap().preheat(by_redis.now, &run.activity, &ask(&run.redis_run));
+            prop_assert_eq!(&by_redis, &by_model, "Redis (left) and model disagree on {:?}", kind);
         }
         Ok(run)
     }
@@ -355,8 +369,9 @@ impl<'a> Run<'a> {
                     page.after = Some(DeadCursor { since: last.record.dead_since.unwrap(), id: last.request_id });
                 }
             }
-            Step::Claim { limit, lease } => {
-                agree!(claim_due, |guard| ClaimDue { guard, limit: *limit, lease: *lease });
+            Step::Claim { limit, lease, dead_after } => {
+                let dead_letters = DeadLetterPolicy { after: *dead_after, retry_every: *lease / 2 };
+                agree!(claim_due, |guard| ClaimDue { guard, limit: *limit, lease: *lease, dead_letters });
             }
             Step::Total { sku: number, from, to, delay } => {
                 let change = Change::SetTotal { sku: sku(*number), from: *from, to: *to, returning_delay: *delay };
@@ -427,7 +442,7 @@ fn comparable(polled: Polled) -> Polled {
     let run = || RunId("-".into());
     let activity = match polled.activity {
         PolledActivity::Stored(state) => {
-            PolledActivity::Stored(Box::new(ActivityState { run_id: run(), cursor: JournalCursor::start(), ..*state }))
+            PolledActivity::Stored(Box::new(ActivityState { cursor: JournalCursor::start(), ..*state }))
         }
         other => other,
     };

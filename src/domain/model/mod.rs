@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::admission::{
     ActivityState, Attempt, Barred, Batch, Change, ClaimDue, Claimed, Epoch, Facts, FoundWin, Guard, JournalCursor,
-    JournalEntry, JournalOp, Operate, Operated, Poll, Polled, PolledActivity, Preheated, Recorded, ReleaseWin, Reply,
+    JournalEntry, JournalOp, Operate, Operated, Poll, Polled, PolledActivity, Preheat, Preheated, Recorded, ReleaseWin, Reply,
     RunId, Settle, Snapshot, Terms, Verdict, WinRecord, judge,
 };
 use super::dead_letters::{DeadCursor, DeadPage, Retried, Retry};
@@ -29,6 +29,8 @@ pub struct Model {
 struct Stored {
     terms: Terms,
     run_id: RunId,
+    /// A poll was answered under another run.
+    suspect: bool,
     paused: bool,
     stock: BTreeMap<SkuId, Stock>,
     buyers: HashMap<UserId, Buyer>,
@@ -62,13 +64,22 @@ impl Model {
     }
 
     /// Creates an activity if there is none.
-    pub fn preheat(&mut self, now: StoreMs, activity: &ActivityId, terms: &Terms) -> Preheated {
+    pub fn preheat(&mut self, now: StoreMs, activity: &ActivityId, preheat: &Preheat) -> Reply<Preheated> {
+        let terms = &preheat.terms;
         if let Some(stored) = self.activities.get(activity) {
-            return if stored.terms == *terms { Preheated::Already } else { Preheated::Differs };
+            let outcome = if stored.terms == *terms { Preheated::Already } else { Preheated::Differs };
+            return Reply { now, outcome: Ok(outcome) };
+        }
+        if preheat.run_id != self.run_id {
+            return Reply { now, outcome: Err(Barred::Suspect) };
+        }
+        if now > preheat.not_after {
+            return Reply { now, outcome: Err(Barred::Late) };
         }
         let stored = Stored {
             terms: terms.clone(),
             run_id: self.run_id.clone(),
+            suspect: false,
             paused: false,
             stock: terms.skus.iter().map(|(sku, total)| (sku.clone(), Stock::new(*total))).collect(),
             buyers: HashMap::new(),
@@ -81,7 +92,7 @@ impl Model {
             gates: HashMap::new(),
         };
         self.activities.insert(activity.clone(), stored);
-        Preheated::Created
+        Reply { now, outcome: Ok(Preheated::Created) }
     }
 
     /// Judges a batch, in order.
@@ -91,7 +102,7 @@ impl Model {
             Ok(stored) => stored,
             Err(barred) => return Reply { now, outcome: Err(barred) },
         };
-        let suspect = stored.run_id != run_id || batch.guard.run_id != run_id;
+        let suspect = stored.is_suspect(&run_id) || batch.guard.run_id != run_id;
         let first_due = now.after(batch.first_delivery_lease);
         let verdicts =
             batch.attempts.iter().map(|attempt| stored.judge_one(attempt, suspect, now, first_due)).collect();
@@ -142,6 +153,7 @@ impl Model {
         let Some(stored) = self.activities.get_mut(activity) else {
             return Polled { now, server_run, activity: PolledActivity::NotPreheated };
         };
+        stored.suspect = stored.is_suspect(&server_run);
         if let Some(gate) = &poll.gate {
             stored.gates.insert(gate.clone(), (now, poll.vouched.clone()));
         }
@@ -149,7 +161,7 @@ impl Model {
         let to = stored.journal.len().min(from.saturating_add(poll.max_entries));
         let state = ActivityState {
             terms: stored.present_terms(),
-            run_id: stored.run_id.clone(),
+            barred: stored.suspect.then_some(Barred::Suspect),
             paused: stored.paused,
             stock: stored.stock_in_order(),
             unsettled: stored.due.len() as u64,
@@ -209,7 +221,7 @@ impl Model {
     fn changeable(&mut self, now: StoreMs, activity: &ActivityId, guard: &Guard) -> Result<&mut Stored, Barred> {
         let run_id = self.run_id.clone();
         let stored = self.guarded(now, activity, guard)?;
-        if stored.run_id != run_id || guard.run_id != run_id {
+        if stored.is_suspect(&run_id) || guard.run_id != run_id {
             return Err(Barred::Suspect);
         }
         Ok(stored)
@@ -217,6 +229,11 @@ impl Model {
 }
 
 impl Stored {
+    /// A run that comes back does not lift a suspicion.
+    fn is_suspect(&self, run_id: &RunId) -> bool {
+        self.suspect || self.run_id != *run_id
+    }
+
     fn note(&mut self, at: StoreMs, op: JournalOp) {
         self.journal.push(JournalEntry { at, op });
     }

@@ -1,6 +1,6 @@
 //! The outbox: what the order service says of a win, and what is delivered again when.
 
-use super::super::admission::{ClaimDue, Claimed, DueWin, JournalOp, Recorded, ReleaseWin, Settle, Settlement};
+use super::super::admission::{ClaimDue, Claimed, DueWin, JournalOp, MAX_MARKS, Recorded, ReleaseWin, Settle, Settlement};
 use super::super::dead_letters::{DeadCursor, LastWord, Retried};
 use super::super::ids::RequestId;
 use super::super::time::StoreMs;
@@ -124,6 +124,18 @@ impl Stored {
                 tries: win.tries,
                 payload: win.payload.clone().unwrap_or_default(),
             });
+        }
+        let policy = claim.dead_letters;
+        let waited = self.due.iter().take_while(|(at, _)| at.after(policy.after) <= now).take(MAX_MARKS);
+        for entry in waited.cloned().collect::<Vec<_>>() {
+            self.due.remove(&entry);
+            let (_, member) = entry;
+            let Ok(id) = member.parse::<RequestId>() else { continue };
+            self.due.insert((now.after(policy.retry_every), member));
+            let Some(win) = self.wins.get_mut(&id).filter(|win| win.dead_since.is_none()) else { continue };
+            win.dead_since = Some(now);
+            self.dead.insert(DeadCursor { since: now, id });
+            claimed.marked_dead.push(id);
         }
         claimed
     }

@@ -34,7 +34,12 @@ fn preheated(total: i64, limit: u32) -> Model {
         retention: Duration::from_secs(60),
         skus: vec![("a".parse().unwrap(), total)],
     };
-    assert_eq!(model.preheat(NOW, &sale(), &terms), Preheated::Created);
+    let preheat = Preheat { run_id: run(), not_after: NOW, terms };
+    let elsewhere = Preheat { run_id: RunId("run-0".into()), ..preheat.clone() };
+    assert_eq!(model.preheat(NOW, &sale(), &elsewhere).outcome, Err(Barred::Suspect));
+    assert_eq!(model.preheat(StoreMs(NOW.0 + 1), &sale(), &preheat).outcome, Err(Barred::Late));
+    assert_eq!(model.preheat(NOW, &sale(), &preheat).outcome, Ok(Preheated::Created));
+    assert_eq!(model.preheat(StoreMs(NOW.0 + 1), &sale(), &elsewhere).outcome, Ok(Preheated::Already));
     model
 }
 
@@ -94,7 +99,7 @@ fn released_units_return_once_and_only_after_the_delay() {
     assert!(matches!(model.release(NOW, &sale(), &release).outcome, Ok(Recorded::Applied(_))));
     assert!(matches!(model.release(NOW, &sale(), &release).outcome, Ok(Recorded::Already(_))));
     assert_eq!(admit(&mut model, vec![attempt("v", "k")]), [Verdict::SoldOut]);
-    let claim = ClaimDue { guard: guard(), limit: 9, lease: Duration::from_secs(1) };
+    let claim = ClaimDue { guard: guard(), limit: 9, lease: Duration::from_secs(1), dead_letters: DeadLetterPolicy::default() };
     let later = NOW.after(Duration::from_secs(1));
     let claimed = model.claim_due(later, &sale(), &claim).outcome.unwrap();
     assert_eq!((claimed.wins.len(), claimed.on_sale.len()), (0, 1));
@@ -129,6 +134,10 @@ fn a_restart_makes_the_store_suspect_and_a_late_batch_changes_nothing() {
     assert_eq!(model.admit(NOW, &sale(), &late).outcome, Err(Barred::Late));
     model.restart(RunId("run-2".into()));
     assert_eq!(admit(&mut model, vec![attempt("u", "k")]), [Verdict::Suspect]);
+    let poll = Poll { gate: None, vouched: None, after: JournalCursor::start(), max_entries: 1 };
+    model.poll(NOW, &sale(), &poll);
+    model.restart(run());
+    assert_eq!(admit(&mut model, vec![attempt("u", "k")]), [Verdict::Suspect], "its run came back, what it lost did not");
 }
 
 #[test]

@@ -12,13 +12,17 @@ use super::changes::would;
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
 use crate::domain::ActivityId;
-use crate::domain::admission::{Epoch, Preheated, Terms};
+use crate::domain::admission::{Barred, Epoch, PolledActivity, Preheat, Preheated, Terms};
 use crate::gate::ledger::{Registered, Registration};
 use crate::gate::store::StoreError;
 
 /// Between registering and creating lies the one moment that needs `rebuild` if it fails; so the store is tried so often.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long after its look at the empty store a preheat may still fill it, by the store's clock: enough for every try to
+/// meet its deadline. Later, somebody else may have preheated and the store may have lost that again.
+const NOT_AFTER: Duration = Duration::from_secs(10);
 
 /// `POST …/preheat`
 pub async fn preheat(
@@ -45,7 +49,11 @@ pub async fn preheat(
 async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, dry_run: bool) -> Result<Outcome, Problem> {
     let terms = Terms { epoch: Epoch(1), ..managed.terms.clone() };
     let remembered = world.ledger.report(id).await?;
-    let stored = world.stored(id).await?;
+    let seen = world.poll(id).await?;
+    let stored = match seen.activity {
+        PolledActivity::Stored(state) => Some(*state),
+        PolledActivity::NotPreheated | PolledActivity::Incomplete => None,
+    };
     match (&remembered, &stored) {
         (Some(report), None) => return Err(needs_rebuild(id, report.epoch)),
         (None, Some(_)) => {
@@ -75,20 +83,26 @@ async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, dry_run: 
             };
         }
     }
-    match create(world, id, &terms).await? {
-        Preheated::Created => Ok(Outcome { name: "applied", dry_run }),
-        Preheated::Already => Ok(Outcome { name: "already", dry_run }),
-        Preheated::Differs => Err(differs()),
-        Preheated::Incomplete => Err(needs_rebuild(id, terms.epoch)),
+    let epoch = terms.epoch;
+    let preheat = Preheat { run_id: seen.server_run, not_after: seen.now.after(NOT_AFTER), terms };
+    match create(world, id, &preheat).await? {
+        Ok(Preheated::Created) => Ok(Outcome { name: "applied", dry_run }),
+        Ok(Preheated::Already) => Ok(Outcome { name: "already", dry_run }),
+        Ok(Preheated::Differs) => Err(differs()),
+        Ok(Preheated::Incomplete) | Err(_) => Err(needs_rebuild(id, epoch)),
     }
 }
 
-/// Creating is idempotent, so neither a refused nor an unknown call forbids another.
-async fn create(world: &AdminWorld, id: &ActivityId, terms: &Terms) -> Result<Preheated, StoreError> {
+/// Creating is idempotent on the run that was seen, so neither a refused nor an unknown call forbids another.
+async fn create(
+    world: &AdminWorld,
+    id: &ActivityId,
+    preheat: &Preheat,
+) -> Result<Result<Preheated, Barred>, StoreError> {
     let mut tries = 1;
     loop {
-        match world.store.preheat(id, terms).await {
-            Ok((_, preheated)) => return Ok(preheated),
+        match world.store.preheat(id, preheat).await {
+            Ok(reply) => return Ok(reply.outcome),
             Err(error) if tries >= TRIES => return Err(error),
             Err(error) => {
                 tracing::warn!(activity = %id, %error, tries, "preheat: the store did not answer, trying again")

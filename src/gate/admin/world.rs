@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use axum::extract::FromRef;
 
 use super::problem::Problem;
-use crate::domain::admission::{ActivityState, Change, JournalCursor, Operated, Poll, PolledActivity, Terms};
+use crate::domain::admission::{ActivityState, Change, JournalCursor, Operated, Poll, Polled, PolledActivity, Terms};
 use crate::domain::dead_letters::Retried;
 use crate::domain::{ActivityId, GateId, RequestId, StoreMs};
 use crate::gate::activity::{Activity, Phase};
@@ -133,11 +133,19 @@ impl AdminWorld {
     /// # Errors
     /// If the store does not answer.
     pub async fn stored(&self, id: &ActivityId) -> Result<Option<ActivityState>, StoreError> {
-        let ask = Poll { gate: None, vouched: None, after: JournalCursor::start(), max_entries: 1 };
-        Ok(match self.store.poll(id, &ask).await?.activity {
+        Ok(match self.poll(id).await?.activity {
             PolledActivity::Stored(state) => Some(*state),
             PolledActivity::NotPreheated | PolledActivity::Incomplete => None,
         })
+    }
+
+    /// The store's clock and run, and the activity as it stands.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub async fn poll(&self, id: &ActivityId) -> Result<Polled, StoreError> {
+        let ask = Poll { gate: None, vouched: None, after: JournalCursor::start(), max_entries: 1 };
+        self.store.poll(id, &ask).await
     }
 
     /// To be called when the public listener is up.

@@ -27,7 +27,7 @@ pub trait Outbox: Send + Sync + 'static {
     async fn settle(&self, id: RequestId, settlement: Settlement) -> Guarded<Recorded>;
     /// Gives units back on the order service's word.
     async fn release(&self, id: RequestId, release: Release) -> Guarded<Recorded>;
-    /// Leases due wins, at most `limit` (which may be 0), and puts returned units on sale.
+    /// Leases due wins, at most `limit` (which may be 0), puts returned units on sale, marks wins that waited too long.
     async fn claim_due(&self, limit: usize, lease: Duration) -> Guarded<Claimed>;
 }
 

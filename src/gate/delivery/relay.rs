@@ -59,7 +59,7 @@ impl Relay {
         let mut permits = self.permits();
         let limit = self.paced(|pacer| pacer.take(permits.len(), monotonic()));
         permits.truncate(limit);
-        // Without a permit the claim still puts returned units on sale.
+        // Without a permit the claim still puts returned units on sale, and tells which wins wait too long for one.
         let claimed = self.outbox.claim_due(limit, self.courier.lease()).await;
         let wins = match &claimed {
             Ok(Ok(claimed)) => claimed.wins.len(),
@@ -67,7 +67,12 @@ impl Relay {
         };
         self.paced(|pacer| pacer.give_back(limit.saturating_sub(wins)));
         let (pause, trouble) = pause_after(&claimed, limit);
-        if let Ok(Ok(Claimed { wins, .. })) = claimed {
+        if let Ok(Ok(Claimed { wins, marked_dead, .. })) = claimed {
+            if let Some(first) = marked_dead.first() {
+                // One line for all of them: there may be thousands.
+                tracing::error!(activity = %self.outbox.id(), wins = marked_dead.len(), request_id = %first,
+                    "DEAD LETTER: too long due, and no delivery could be made; they are tried on slowly");
+            }
             for (win, permit) in wins.into_iter().zip(permits) {
                 // What a relay delivery tells is read from the store by whoever waits for it.
                 drop(self.courier.start(self.outbox.clone(), win, None, permit));

@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::config::load::{Depth, read};
-    use crate::domain::admission::{Epoch, JournalCursor, RunId};
+    use crate::domain::admission::{Epoch, JournalCursor};
     use crate::domain::stock::Stock;
 
     fn activity() -> (ActivityId, Activity) {
@@ -116,7 +116,7 @@ mod tests {
         let state = ActivityState {
             stock: vec![(terms.skus[0].0.clone(), Stock::new(total))],
             terms,
-            run_id: RunId("run".into()),
+            barred: None,
             paused: false,
             unsettled,
             dead: 0,

@@ -6,11 +6,11 @@ pub mod sqlite;
 use async_trait::async_trait;
 
 use crate::domain::admission::{
-    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheated, Recorded, ReleaseWin, Reply,
-    Settle, Snapshot, Terms, Verdict,
+    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheat, Preheated, Recorded, ReleaseWin, Reply,
+    Settle, Snapshot, Verdict,
 };
 use crate::domain::dead_letters::{DeadPage, Retried, Retry};
-use crate::domain::{ActivityId, RequestId, StoreMs, UserId};
+use crate::domain::{ActivityId, RequestId, UserId};
 
 /// Why a call to the store gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,8 +27,8 @@ pub enum StoreError {
 /// [`crate::domain::model`] is what both must agree with.
 #[async_trait]
 pub trait AdmissionStore: Send + Sync + 'static {
-    /// Creates an activity's store if there is none.
-    async fn preheat(&self, activity: &ActivityId, terms: &Terms) -> Result<(StoreMs, Preheated), StoreError>;
+    /// Creates an activity's store if there is none; barred if that would not be safe.
+    async fn preheat(&self, activity: &ActivityId, preheat: &Preheat) -> Result<Reply<Preheated>, StoreError>;
 
     /// Judges a batch of attempts and takes the stock of those that win, atomically.
     async fn admit(&self, activity: &ActivityId, batch: &Batch) -> Result<Reply<Vec<Verdict>>, StoreError>;
@@ -39,7 +39,7 @@ pub trait AdmissionStore: Send + Sync + 'static {
     /// Gives a win's units back, once per request id.
     async fn release(&self, activity: &ActivityId, release: &ReleaseWin) -> Result<Reply<Recorded>, StoreError>;
 
-    /// Leases overdue deliveries and puts returned units on sale.
+    /// Leases overdue deliveries, puts returned units on sale, marks wins dead that waited too long to be delivered.
     async fn claim_due(&self, activity: &ActivityId, claim: &ClaimDue) -> Result<Reply<Claimed>, StoreError>;
 
     /// Makes wins that wait for the order service due now; one answer per id, in order.

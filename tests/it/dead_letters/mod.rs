@@ -3,6 +3,7 @@
 
 mod rig;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -105,6 +106,39 @@ async fn a_win_without_a_final_word_is_marked_once_goes_slowly_and_is_booked_whe
     let again = rig.change(&format!("dead-letters/{}/retry", win.request_id)).await;
     assert_eq!(again, (200, "already_accepted".into()));
     assert_eq!(rig.change("dead-letters/retry-all").await, (200, "already".into()));
+}
+
+#[tokio::test]
+async fn wins_that_an_order_service_that_is_down_leaves_no_room_to_deliver_are_marked_all_the_same() {
+    const WINS: usize = 300;
+    let (log, _guard) = Log::start();
+    let policy = DeadLetterPolicy { after: Duration::from_secs(2), retry_every: Duration::from_secs(3_600) };
+    let rig = rig(Kind::Redis, WINS as i64, policy).await;
+    rig.tap.set(Mode::Answer(503, None));
+    let users: Vec<String> = (0..WINS).map(|n| format!("u{n}")).collect();
+    let mut wins = Vec::new();
+    for some in users.chunks(50) {
+        wins.extend(join_all(some.iter().map(|user| rig.win(user))).await);
+    }
+    // Due at once, as after their first lease.
+    for some in wins.chunks(100) {
+        let ids: Vec<_> = some.iter().map(|win| win.request_id).collect();
+        _ = rig.activity.retry(&ids).await.unwrap().unwrap();
+    }
+    rig.relay();
+    eventually("all of them are marked", async || rig.activity.view().dead == WINS as u64).await;
+    assert!(rig.tap.seen.load(Ordering::SeqCst) < WINS / 2, "the breaker kept most deliveries back");
+    assert_eq!(rig.activity.view().unsettled, WINS as u64, "they stay in the outbox");
+    let alarmed: usize = log.lines("DEAD LETTER").iter().map(|line| wins_in(line)).sum();
+    assert_eq!(alarmed, WINS, "each is alarmed once");
+    let undelivered = wins.iter().map(|win| rig.found(win));
+    let records = join_all(undelivered).await;
+    assert!(records.iter().any(|found| found.record.first_delivery_at.is_none()), "most were never delivered");
+}
+
+/// How many wins an alarm is about.
+fn wins_in(line: &str) -> usize {
+    line.split_once(" wins=").map_or(1, |(_, rest)| rest.split(' ').next().unwrap().parse().unwrap())
 }
 
 #[tokio::test]

@@ -64,6 +64,7 @@ impl ScriptedPort {
             starts_at: StoreMs(now.0 - 1_000),
             ends_at: now.after(Duration::from_secs(3_600)),
             per_user_limit: 1,
+            retention: Duration::from_secs(60),
             stock: vec![(SkuId::new("phone").unwrap(), Stock::new(10))],
             barred: None,
             paused: false,

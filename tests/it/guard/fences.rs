@@ -11,12 +11,13 @@ use seckill_gate::gate::stages::time::Leave;
 use super::{Bench, TcpProxy, admit, attempt, eventually, terms, won};
 use crate::harness::process::signal;
 use crate::harness::redis::Redis;
+use crate::harness::store::preheat;
 
 const DEADLINE: Duration = Duration::from_millis(500);
 /// Within a second, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(3);
 
-async fn is_barred(activity: &Activity, barred: Barred) {
+pub(super) async fn is_barred(activity: &Activity, barred: Barred) {
     let took = eventually(&format!("{} is {barred:?}", activity.id), || activity.view().barred == Some(barred)).await;
     assert!(took < SOON, "took {took:?}");
     let view = activity.view();
@@ -49,7 +50,7 @@ async fn a_store_that_loses_a_key_is_fenced_and_the_other_sales_go_on() {
     for activity in &sales {
         is_barred(activity, Barred::Fenced).await;
         assert_eq!(told(activity, "ann").await, Fate::Refused(Code::Paused), "{}", activity.id);
-        assert_eq!(activity.preheat(&activity.file.get()).await.unwrap(), Preheated::Incomplete, "{}", activity.id);
+        assert_eq!(activity.preheat(&activity.file.get()).await.unwrap(), Ok(Preheated::Incomplete), "{}", activity.id);
     }
     assert!(bench.shows(r#"seckill_activity_barred{activity="lost-due",reason="fenced"} 1"#));
     assert!(bench.shows(r#"seckill_activity_barred{activity="other",reason="fenced"} 0"#));
@@ -83,8 +84,8 @@ async fn a_store_that_is_emptied_or_made_anew_is_fenced() {
     }
     redis.command(&["FLUSHALL"]).unwrap();
     // At once, mostly before any gate has seen it empty.
-    bench.world.store.preheat(&anew.id, &anew.file.get()).await.unwrap();
-    bench.world.store.preheat(&epoch.id, &terms(2)).await.unwrap();
+    preheat(bench.world.store.as_ref(), &anew.id, &anew.file.get()).await;
+    preheat(bench.world.store.as_ref(), &epoch.id, &terms(2)).await;
     for activity in [&emptied, &anew, &epoch] {
         is_barred(activity, Barred::Fenced).await;
     }
@@ -113,7 +114,7 @@ async fn a_restarted_store_is_suspect_and_an_empty_one_fenced() {
     assert!(on_kept.find(attempt(&on_kept.id, "ann").request_id).await.unwrap().is_some());
     assert_eq!(told(&on_kept, "bob").await, Fate::Refused(Code::Paused));
     assert_eq!(told(&on_lost, "bob").await, Fate::Refused(Code::Paused));
-    assert_eq!(on_kept.preheat(&on_kept.file.get()).await.unwrap(), Preheated::Already);
+    assert_eq!(on_kept.preheat(&on_kept.file.get()).await.unwrap(), Ok(Preheated::Already));
     assert_eq!(on_kept.snapshot().await.unwrap().unwrap().skus[0].1.left, 49);
     // The win goes on to its end.
     let id = attempt(&on_kept.id, "ann").request_id;

@@ -2,6 +2,7 @@
 //! hang. On a real Redis and real sockets.
 
 mod breakers;
+mod doubts;
 mod fences;
 mod shop;
 mod win_log;
@@ -61,9 +62,12 @@ impl Bench {
 
     /// A sale of this name, preheated and open.
     async fn sale(&self, id: &str) -> Arc<Activity> {
-        let terms = terms(1);
+        self.sale_on(id, terms(1)).await
+    }
+
+    async fn sale_on(&self, id: &str, terms: Terms) -> Arc<Activity> {
         let activity = Activity::start(id.parse().unwrap(), terms.clone(), &self.world, CancellationToken::new());
-        activity.preheat(&terms).await.unwrap();
+        activity.preheat(&terms).await.unwrap().unwrap();
         eventually("the sale is open", || activity.view().barred.is_none()).await;
         activity
     }

@@ -5,4 +5,5 @@ pub mod mariadb;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+pub mod store;
 pub mod wish;

@@ -14,12 +14,12 @@ use self::reply::Malformed;
 pub use self::scripts::{Keys, LuaScript, Scripts};
 use super::{AdmissionStore, StoreError};
 use crate::domain::admission::{
-    Batch, Change, ClaimDue, Claimed, DueWin, Epoch, FoundWin, Guard, Operate, Operated, Poll, Polled, PolledActivity,
-    Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Terms, Verdict,
+    Batch, Change, ClaimDue, Claimed, Epoch, FoundWin, Guard, Operate, Operated, Poll, Polled, PolledActivity,
+    Preheat, Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Verdict,
 };
 use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::time::millis;
-use crate::domain::{ActivityId, IdempotencyKey, RequestId, StoreMs, UserId};
+use crate::domain::{ActivityId, IdempotencyKey, RequestId, UserId};
 use crate::gate::view::POLL_DEADLINE;
 use crate::platform::breaker::Circuit;
 use crate::platform::redis::{AnsweredOn, CallError, RedisClient, RedisSettings};
@@ -179,29 +179,18 @@ fn malformed(why: Malformed) -> StoreError {
 
 #[async_trait]
 impl AdmissionStore for RedisStore {
-    async fn preheat(&self, activity: &ActivityId, terms: &Terms) -> Result<(StoreMs, Preheated), StoreError> {
+    async fn preheat(&self, activity: &ActivityId, preheat: &Preheat) -> Result<Reply<Preheated>, StoreError> {
+        let terms = &preheat.terms;
+        let guard = Guard { epoch: terms.epoch, run_id: preheat.run_id.clone(), not_after: preheat.not_after };
         let canonical = terms.canonical();
-        let value = self
-            .run(&self.scripts.preheat, activity, |command| {
-                command.arg(terms.epoch.0).arg(&canonical).arg(terms.starts_at.0).arg(terms.ends_at.0);
-                command.arg(terms.per_user_limit).arg(u8::from(terms.rebuy_after_release)).arg(millis(terms.retention));
-                for (sku, total) in &terms.skus {
-                    command.arg(sku.as_str()).arg(*total);
-                }
-            })
-            .await?;
-        let read = || {
-            let mut values = reply::array(value)?.into_iter();
-            let outcome = match reply::text(reply::next(&mut values)?)?.as_str() {
-                "created" => Preheated::Created,
-                "already" => Preheated::Already,
-                "differs" => Preheated::Differs,
-                "incomplete" => Preheated::Incomplete,
-                other => return Err(format!("`{other}` is no outcome of preheating")),
-            };
-            Ok((reply::time(reply::next(&mut values)?)?, outcome))
+        let arguments = |command: &mut Cmd| {
+            command.arg(&canonical).arg(terms.starts_at.0).arg(terms.ends_at.0).arg(terms.per_user_limit);
+            command.arg(u8::from(terms.rebuy_after_release)).arg(millis(terms.retention));
+            for (sku, total) in &terms.skus {
+                command.arg(sku.as_str()).arg(*total);
+            }
         };
-        read().map_err(malformed)
+        self.run_guarded(&self.scripts.preheat, activity, &guard, arguments, reply::preheated).await
     }
 
     async fn admit(&self, activity: &ActivityId, batch: &Batch) -> Result<Reply<Vec<Verdict>>, StoreError> {
@@ -255,32 +244,9 @@ impl AdmissionStore for RedisStore {
     async fn claim_due(&self, activity: &ActivityId, claim: &ClaimDue) -> Result<Reply<Claimed>, StoreError> {
         let arguments = |command: &mut Cmd| {
             command.arg(claim.limit).arg(millis(claim.lease));
+            command.arg(millis(claim.dead_letters.after)).arg(millis(claim.dead_letters.retry_every));
         };
-        self.run_guarded(&self.scripts.claim_due, activity, &claim.guard, arguments, |values| {
-            let mut claimed = Claimed::default();
-            let mut on_sale = reply::array(reply::next(values)?)?.into_iter();
-            while let Some(sku) = on_sale.next() {
-                let sku = reply::parsed(&reply::text(sku)?)?;
-                claimed.on_sale.push((sku, reply::number(reply::next(&mut on_sale)?)?));
-            }
-            let mut wins = reply::array(reply::next(values)?)?.into_iter();
-            while let Some(id) = wins.next() {
-                let request_id = reply::parsed(&reply::text(id)?)?;
-                let win = reply::win(&reply::text(reply::next(&mut wins)?)?)?;
-                let payload = reply::optional_bytes(reply::next(&mut wins)?)?.unwrap_or_default();
-                claimed.wins.push(DueWin {
-                    request_id,
-                    user: win.user,
-                    sku: win.sku,
-                    qty: win.qty,
-                    won_at: win.won_at,
-                    tries: win.tries,
-                    payload,
-                });
-            }
-            Ok(claimed)
-        })
-        .await
+        self.run_guarded(&self.scripts.claim_due, activity, &claim.guard, arguments, reply::claimed).await
     }
 
     async fn retry(&self, activity: &ActivityId, retry: &Retry) -> Result<Reply<Vec<Retried>>, StoreError> {
@@ -338,7 +304,7 @@ impl AdmissionStore for RedisStore {
             let activity = match status.as_str() {
                 "not_preheated" => PolledActivity::NotPreheated,
                 "incomplete" => PolledActivity::Incomplete,
-                "ok" => PolledActivity::Stored(Box::new(reply::state_of_activity(&mut values, poll)?)),
+                "ok" => PolledActivity::Stored(Box::new(reply::state_of_activity(&mut values, poll, &server_run)?)),
                 other => return Err(format!("`{other}` is no status of a poll")),
             };
             Ok(Polled { now, server_run, activity })

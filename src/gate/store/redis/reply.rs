@@ -8,8 +8,8 @@ use bytes::Bytes;
 use redis::Value;
 
 use crate::domain::admission::{
-    ActivityState, Barred, Epoch, FoundWin, JournalCursor, JournalEntry, JournalOp, KnownWin, Operated, Poll, Recorded,
-    RunId, Snapshot, Terms, Verdict, WinRecord,
+    ActivityState, Barred, Claimed, DueWin, Epoch, FoundWin, JournalCursor, JournalEntry, JournalOp, KnownWin, Operated, Poll, Preheated,
+    Recorded, RunId, Snapshot, Terms, Verdict, WinRecord,
 };
 use crate::domain::dead_letters::{LastWord, Retried};
 use crate::domain::stock::{Stock, WinUnits};
@@ -157,6 +157,17 @@ pub fn recorded(values: &mut impl Iterator<Item = Value>) -> Result<Recorded, Ma
     }
 }
 
+/// The outcome of `preheat.lua`.
+pub fn preheated(values: &mut impl Iterator<Item = Value>) -> Result<Preheated, Malformed> {
+    match text(next(values)?)?.as_str() {
+        "created" => Ok(Preheated::Created),
+        "already" => Ok(Preheated::Already),
+        "differs" => Ok(Preheated::Differs),
+        "incomplete" => Ok(Preheated::Incomplete),
+        other => Err(format!("`{other}` is no outcome of preheating")),
+    }
+}
+
 /// The outcome of an operator's change.
 pub fn operated(values: &mut impl Iterator<Item = Value>) -> Result<Operated, Malformed> {
     match text(next(values)?)?.as_str() {
@@ -212,7 +223,7 @@ fn field<T: std::str::FromStr>(fields: &HashMap<String, String>, name: &str) -> 
     parsed(fields.get(name).ok_or_else(|| format!("the field `{name}` is missing"))?)
 }
 
-/// `meta` and `stock` together: the terms with present totals, the stock, the pause, the stored run.
+/// `meta` and `stock` together: the terms with present totals, the stock, the pause, the stored run, the mark.
 pub struct Stored {
     /// With the present totals.
     pub terms: Terms,
@@ -220,8 +231,10 @@ pub struct Stored {
     pub stock: Vec<(SkuId, Stock)>,
     /// An operator's pause.
     pub paused: bool,
-    /// The run the activity was preheated (or reopened) in.
+    /// The run the activity was preheated in.
     pub run_id: RunId,
+    /// What an earlier poll saw that bars it.
+    pub barred: Option<Barred>,
 }
 
 /// Reads `meta` and `stock`.
@@ -255,7 +268,11 @@ pub fn stored(meta: Value, stock: Value) -> Result<Stored, Malformed> {
         skus: stock.iter().map(|(sku, stock)| (sku.clone(), stock.total)).collect(),
     };
     let run_id: String = field(&meta, "run_id")?;
-    Ok(Stored { terms, stock, paused: field::<u8>(&meta, "paused")? == 1, run_id: RunId(Arc::from(run_id)) })
+    let barred = match meta.get("barred") {
+        None => None,
+        Some(mark) => barred(mark)?,
+    };
+    Ok(Stored { terms, stock, paused: field::<u8>(&meta, "paused")? == 1, run_id: RunId(Arc::from(run_id)), barred })
 }
 
 /// One stream entry: its id, and what it tells (a batch of wins is one entry).
@@ -301,7 +318,11 @@ pub fn journal(value: Value, into: &mut Vec<JournalEntry>) -> Result<String, Mal
 }
 
 /// What `poll.lua` tells of a stored activity.
-pub fn state_of_activity(values: &mut impl Iterator<Item = Value>, poll: &Poll) -> Result<ActivityState, Malformed> {
+pub fn state_of_activity(
+    values: &mut impl Iterator<Item = Value>,
+    poll: &Poll,
+    server_run: &RunId,
+) -> Result<ActivityState, Malformed> {
     let stored = stored(next(values)?, next(values)?)?;
     let unsettled = number(next(values)?)?;
     let dead = number(next(values)?)?;
@@ -314,7 +335,7 @@ pub fn state_of_activity(values: &mut impl Iterator<Item = Value>, poll: &Poll) 
     }
     Ok(ActivityState {
         terms: stored.terms,
-        run_id: stored.run_id,
+        barred: stored.barred.or_else(|| (stored.run_id != *server_run).then_some(Barred::Suspect)),
         paused: stored.paused,
         stock: stored.stock,
         unsettled,
@@ -347,6 +368,26 @@ pub fn dead_letters(value: Value) -> Result<Vec<FoundWin>, Malformed> {
         page.push(FoundWin { request_id, record: WinRecord { dead_since, ..record } });
     }
     Ok(page)
+}
+
+/// What `claim_due.lua` claimed.
+pub fn claimed(values: &mut impl Iterator<Item = Value>) -> Result<Claimed, Malformed> {
+    let mut claimed = Claimed::default();
+    let mut on_sale = array(next(values)?)?.into_iter();
+    while let Some(sku) = on_sale.next() {
+        claimed.on_sale.push((parsed(&text(sku)?)?, number(next(&mut on_sale)?)?));
+    }
+    let mut wins = array(next(values)?)?.into_iter();
+    while let Some(id) = wins.next() {
+        let request_id = parsed(&text(id)?)?;
+        let WinRecord { user, sku, qty, won_at, tries, .. } = win(&text(next(&mut wins)?)?)?;
+        let payload = optional_bytes(next(&mut wins)?)?.unwrap_or_default();
+        claimed.wins.push(DueWin { request_id, user, sku, qty, won_at, tries, payload });
+    }
+    for id in array(next(values)?)? {
+        claimed.marked_dead.push(parsed(&text(id)?)?);
+    }
+    Ok(claimed)
 }
 
 /// What became of one id of `retry.lua`.

@@ -22,8 +22,8 @@ use tokio::sync::Semaphore;
 use self::transaction::Tx;
 use super::{AdmissionStore, StoreError};
 use crate::domain::admission::{
-    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheated, Recorded, ReleaseWin, Reply, RunId,
-    Settle, Snapshot, Terms, Verdict,
+    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheat, Preheated, Recorded, ReleaseWin, Reply, RunId,
+    Settle, Snapshot, Verdict,
 };
 use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::{ActivityId, RequestId, StoreMs, UserId};
@@ -127,9 +127,9 @@ impl Server {
 
 #[async_trait]
 impl AdmissionStore for SqliteStore {
-    async fn preheat(&self, activity: &ActivityId, terms: &Terms) -> Result<(StoreMs, Preheated), StoreError> {
-        let (activity, terms) = (activity.clone(), terms.clone());
-        self.call(move |tx| tx.preheat(&activity, &terms)).await
+    async fn preheat(&self, activity: &ActivityId, preheat: &Preheat) -> Result<Reply<Preheated>, StoreError> {
+        let (activity, preheat) = (activity.clone(), preheat.clone());
+        self.call(move |tx| tx.preheat(&activity, &preheat)).await
     }
 
     async fn admit(&self, activity: &ActivityId, batch: &Batch) -> Result<Reply<Vec<Verdict>>, StoreError> {

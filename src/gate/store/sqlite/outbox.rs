@@ -3,10 +3,11 @@
 use super::rows;
 use super::transaction::{Sql, Tx};
 use crate::domain::admission::{
-    ClaimDue, Claimed, DueWin, FoundWin, JournalOp, Recorded, ReleaseWin, Reply, Settle, Settlement, WinRecord,
+    ClaimDue, Claimed, DueWin, FoundWin, JournalOp, MAX_MARKS, Recorded, ReleaseWin, Reply, Settle, Settlement, WinRecord,
 };
 use crate::domain::dead_letters::{DeadPage, LastWord, Retried, Retry};
 use crate::domain::win::{Step, WinEvent, WinState, transition};
+use crate::domain::time::millis;
 use crate::domain::{ActivityId, RequestId, SkuId, StoreMs};
 
 impl Tx<'_> {
@@ -122,14 +123,7 @@ impl Tx<'_> {
             rows::note(self.sql, activity, self.now, &JournalOp::OnSale { sku: sku.clone(), qty })?;
             claimed.on_sale.push((sku, qty));
         }
-        let due: Vec<(RequestId, WinRecord)> = {
-            let mut select = self.sql.prepare_cached(
-                "SELECT * FROM wins WHERE activity = ?1 AND due_at_ms <= ?2 ORDER BY due_at_ms, request_id LIMIT ?3",
-            )?;
-            let rows = select.query_map((activity.as_str(), self.now.0, claim.limit), rows::win)?;
-            rows.collect::<Sql<_>>()?
-        };
-        for (request_id, mut win) in due {
+        for (request_id, mut win) in self.due_since(activity, self.now, claim.limit)? {
             win.first_delivery_at.get_or_insert(self.now);
             self.update_win(activity, &request_id, &win, Some(self.now.after(claim.lease)))?;
             claimed.wins.push(DueWin {
@@ -142,7 +136,26 @@ impl Tx<'_> {
                 payload: win.payload.unwrap_or_default(),
             });
         }
+        let policy = claim.dead_letters;
+        if let Some(before) = self.now.0.checked_sub(millis(policy.after)) {
+            for (id, mut win) in self.due_since(activity, StoreMs(before), MAX_MARKS)? {
+                if win.dead_since.is_none() {
+                    win.dead_since = Some(self.now);
+                    claimed.marked_dead.push(id);
+                }
+                self.update_win(activity, &id, &win, Some(self.now.after(policy.retry_every)))?;
+            }
+        }
         Ok(self.reply(Ok(claimed)))
+    }
+
+    /// Wins that are due since this moment or longer, the longest first.
+    fn due_since(&self, activity: &ActivityId, at: StoreMs, limit: usize) -> Sql<Vec<(RequestId, WinRecord)>> {
+        let mut select = self.sql.prepare_cached(
+            "SELECT * FROM wins WHERE activity = ?1 AND due_at_ms <= ?2 ORDER BY due_at_ms, request_id LIMIT ?3",
+        )?;
+        let rows = select.query_map((activity.as_str(), at.0, limit), rows::win)?;
+        rows.collect()
     }
 
     pub fn retry(&self, activity: &ActivityId, retry: &Retry) -> Sql<Reply<Vec<Retried>>> {

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::rows::{self, ActivityRow};
 use crate::domain::admission::{
     ActivityState, Attempt, Barred, Batch, Facts, FoundWin, Guard, JournalCursor, JournalOp, Poll, Polled,
-    PolledActivity, Preheated, Reply, RunId, Snapshot, Terms, Verdict, WinRecord, judge,
+    PolledActivity, Preheat, Preheated, Reply, RunId, Snapshot, Terms, Verdict, WinRecord, judge,
 };
 use crate::domain::stock::Stock;
 use crate::domain::win::WinState;
@@ -26,11 +26,18 @@ pub struct Tx<'a> {
 pub(super) type Sql<T> = rusqlite::Result<T>;
 
 impl Tx<'_> {
-    pub fn preheat(&self, activity: &ActivityId, terms: &Terms) -> Sql<(StoreMs, Preheated)> {
+    pub fn preheat(&self, activity: &ActivityId, preheat: &Preheat) -> Sql<Reply<Preheated>> {
+        let terms = &preheat.terms;
         let canonical = terms.canonical();
         if let Some(stored) = rows::activity(self.sql, activity)? {
             let same = stored.canonical == canonical;
-            return Ok((self.now, if same { Preheated::Already } else { Preheated::Differs }));
+            return Ok(self.reply(Ok(if same { Preheated::Already } else { Preheated::Differs })));
+        }
+        if preheat.run_id != *self.run_id {
+            return Ok(self.reply(Err(Barred::Suspect)));
+        }
+        if self.now > preheat.not_after {
+            return Ok(self.reply(Err(Barred::Late)));
         }
         self.sql.execute(
             "INSERT INTO activities (activity, epoch, run_id, terms, starts_at_ms, ends_at_ms, per_user_limit, rebuy, \
@@ -55,7 +62,7 @@ impl Tx<'_> {
             )?;
         }
         rows::note(self.sql, activity, self.now, &JournalOp::Preheated)?;
-        Ok((self.now, Preheated::Created))
+        Ok(self.reply(Ok(Preheated::Created)))
     }
 
     pub fn admit(&self, activity: &ActivityId, batch: &Batch) -> Sql<Reply<Vec<Verdict>>> {
@@ -116,7 +123,7 @@ impl Tx<'_> {
         let stock = rows::stock(self.sql, activity)?;
         let state = ActivityState {
             terms: with_present_totals(stored.terms, &stock),
-            run_id: stored.run_id,
+            barred: (stored.run_id != *self.run_id).then_some(Barred::Suspect),
             paused: stored.paused,
             stock,
             unsettled: self.unsettled(activity)?,
