@@ -107,7 +107,9 @@ fn describe(letters: &[Value]) -> String {
     let rows: Vec<Vec<String>> = letters
         .iter()
         .map(|letter| {
-            let waited = number(letter, "dead_since_ms") - number(letter, "first_delivery_at_ms");
+            // Of a win that was never delivered the wait began when it was won.
+            let began = if letter["first_delivery_at_ms"].is_null() { "won_at_ms" } else { "first_delivery_at_ms" };
+            let waited = number(letter, "dead_since_ms") - number(letter, began);
             let mut row: Vec<String> =
                 ["request_id", "user", "sku", "qty", "tries"].map(|field| text(letter, field)).into();
             row.extend([text(letter, "last_word"), at(letter, "won_at_ms"), at(letter, "dead_since_ms"), span(waited)]);

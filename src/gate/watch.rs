@@ -122,7 +122,12 @@ impl Watch {
         } else {
             state.barred
         };
-        self.stands(activity, barred, "a part of its keys was gone, and what was lost with it is not known", state.terms.epoch);
+        self.stands(
+            activity,
+            barred,
+            "a part of its keys was gone, and what was lost with it is not known",
+            state.terms.epoch,
+        );
         if barred.is_none() {
             activity.file.compare(&activity.id, &state.terms);
         }

@@ -130,6 +130,12 @@ async fn preheating_registers_in_the_ledger_first_and_fills_a_store_once() {
     assert_eq!(rig.calls(), ["ledger register", "store preheat"]);
     assert_eq!(rig.change("preheat", json!({})).await, (200, "already".into()));
     assert_eq!(rig.calls(), [""; 0]);
+    // Between the look at the empty store and the filling of it, another server took its place.
+    rig.store.state.lock().unwrap().snapshot = None;
+    *rig.ledger.report.lock().unwrap() = None;
+    rig.store.state.lock().unwrap().replaced = true;
+    assert_eq!(rig.change("preheat", json!({})).await, (409, "NEEDS_REBUILD".into()));
+    assert_eq!(rig.calls(), ["ledger register"]);
     // The store loses everything; the ledger remembers.
     rig.store.state.lock().unwrap().snapshot = None;
     let (status, problem) = rig.post("preheat", json!({})).await;

@@ -22,6 +22,8 @@ pub struct State {
     /// What was asked of store and ledger, in order.
     pub calls: Arc<Mutex<Vec<String>>>,
     pub failing_preheats: usize,
+    /// The next preheat finds another run than the poll before it.
+    pub replaced: bool,
     pub down: bool,
 }
 
@@ -42,6 +44,8 @@ pub fn snapshot(left: i64, held: (u64, i64), accepted: (u64, i64)) -> Snapshot {
     Snapshot { terms: terms(), skus: vec![("phone".parse().unwrap(), stock)], unsettled: held.0, dead: 0 }
 }
 
+const RUN: &str = "r";
+
 impl FakeStore {
     fn up(&self) -> Result<std::sync::MutexGuard<'_, State>, StoreError> {
         let state = self.state.lock().unwrap();
@@ -56,6 +60,10 @@ impl AdmissionStore for FakeStore {
         if state.failing_preheats > 0 {
             state.failing_preheats -= 1;
             return Err(StoreError::Unknown("timeout".into()));
+        }
+        let run = if std::mem::take(&mut state.replaced) { "another" } else { RUN };
+        if *preheat.run_id.0 != *run {
+            return Ok(Reply { now: StoreMs(1), outcome: Err(Barred::Suspect) });
         }
         state.calls.lock().unwrap().push("store preheat".into());
         let mut fresh = snapshot(10, (0, 0), (0, 0));
@@ -83,7 +91,7 @@ impl AdmissionStore for FakeStore {
     }
     async fn poll(&self, _: &ActivityId, poll: &Poll) -> Result<Polled, StoreError> {
         let state = self.up()?;
-        let run = RunId("r".into());
+        let run = RunId(RUN.into());
         let Some(snapshot) = &state.snapshot else {
             return Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::NotPreheated });
         };

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::admission::{
     ActivityState, Attempt, Barred, Batch, Change, ClaimDue, Claimed, Epoch, Facts, FoundWin, Guard, JournalCursor,
-    JournalEntry, JournalOp, Operate, Operated, Poll, Polled, PolledActivity, Preheat, Preheated, Recorded, ReleaseWin, Reply,
-    RunId, Settle, Snapshot, Terms, Verdict, WinRecord, judge,
+    JournalEntry, JournalOp, Operate, Operated, Poll, Polled, PolledActivity, Preheat, Preheated, Recorded, ReleaseWin,
+    Reply, RunId, Settle, Snapshot, Terms, Verdict, WinRecord, judge,
 };
 use super::dead_letters::{DeadCursor, DeadPage, Retried, Retry};
 use super::ids::{ActivityId, GateId, RequestId, SkuId, UserId};

@@ -1,6 +1,8 @@
 //! The outbox: what the order service says of a win, and what is delivered again when.
 
-use super::super::admission::{ClaimDue, Claimed, DueWin, JournalOp, MAX_MARKS, Recorded, ReleaseWin, Settle, Settlement};
+use super::super::admission::{
+    ClaimDue, Claimed, DueWin, JournalOp, MAX_MARKS, Recorded, ReleaseWin, Settle, Settlement,
+};
 use super::super::dead_letters::{DeadCursor, LastWord, Retried};
 use super::super::ids::RequestId;
 use super::super::time::StoreMs;

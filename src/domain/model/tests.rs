@@ -99,7 +99,8 @@ fn released_units_return_once_and_only_after_the_delay() {
     assert!(matches!(model.release(NOW, &sale(), &release).outcome, Ok(Recorded::Applied(_))));
     assert!(matches!(model.release(NOW, &sale(), &release).outcome, Ok(Recorded::Already(_))));
     assert_eq!(admit(&mut model, vec![attempt("v", "k")]), [Verdict::SoldOut]);
-    let claim = ClaimDue { guard: guard(), limit: 9, lease: Duration::from_secs(1), dead_letters: DeadLetterPolicy::default() };
+    let claim =
+        ClaimDue { guard: guard(), limit: 9, lease: Duration::from_secs(1), dead_letters: DeadLetterPolicy::default() };
     let later = NOW.after(Duration::from_secs(1));
     let claimed = model.claim_due(later, &sale(), &claim).outcome.unwrap();
     assert_eq!((claimed.wins.len(), claimed.on_sale.len()), (0, 1));
@@ -137,7 +138,11 @@ fn a_restart_makes_the_store_suspect_and_a_late_batch_changes_nothing() {
     let poll = Poll { gate: None, vouched: None, after: JournalCursor::start(), max_entries: 1 };
     model.poll(NOW, &sale(), &poll);
     model.restart(run());
-    assert_eq!(admit(&mut model, vec![attempt("u", "k")]), [Verdict::Suspect], "its run came back, what it lost did not");
+    assert_eq!(
+        admit(&mut model, vec![attempt("u", "k")]),
+        [Verdict::Suspect],
+        "its run came back, what it lost did not"
+    );
 }
 
 #[test]

@@ -6,8 +6,8 @@ pub mod sqlite;
 use async_trait::async_trait;
 
 use crate::domain::admission::{
-    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheat, Preheated, Recorded, ReleaseWin, Reply,
-    Settle, Snapshot, Verdict,
+    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheat, Preheated, Recorded, ReleaseWin,
+    Reply, Settle, Snapshot, Verdict,
 };
 use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::{ActivityId, RequestId, UserId};

@@ -14,8 +14,8 @@ use self::reply::Malformed;
 pub use self::scripts::{Keys, LuaScript, Scripts};
 use super::{AdmissionStore, StoreError};
 use crate::domain::admission::{
-    Batch, Change, ClaimDue, Claimed, Epoch, FoundWin, Guard, Operate, Operated, Poll, Polled, PolledActivity,
-    Preheat, Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Verdict,
+    Batch, Change, ClaimDue, Claimed, Epoch, FoundWin, Guard, Operate, Operated, Poll, Polled, PolledActivity, Preheat,
+    Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Verdict,
 };
 use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::time::millis;

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use redis::Value;
 
 use crate::domain::admission::{
-    ActivityState, Barred, Claimed, DueWin, Epoch, FoundWin, JournalCursor, JournalEntry, JournalOp, KnownWin, Operated, Poll, Preheated,
-    Recorded, RunId, Snapshot, Terms, Verdict, WinRecord,
+    ActivityState, Barred, Claimed, DueWin, Epoch, FoundWin, JournalCursor, JournalEntry, JournalOp, KnownWin,
+    Operated, Poll, Preheated, Recorded, RunId, Snapshot, Terms, Verdict, WinRecord,
 };
 use crate::domain::dead_letters::{LastWord, Retried};
 use crate::domain::stock::{Stock, WinUnits};

@@ -22,8 +22,8 @@ use tokio::sync::Semaphore;
 use self::transaction::Tx;
 use super::{AdmissionStore, StoreError};
 use crate::domain::admission::{
-    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheat, Preheated, Recorded, ReleaseWin, Reply, RunId,
-    Settle, Snapshot, Verdict,
+    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheat, Preheated, Recorded, ReleaseWin,
+    Reply, RunId, Settle, Snapshot, Verdict,
 };
 use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::{ActivityId, RequestId, StoreMs, UserId};

@@ -3,11 +3,12 @@
 use super::rows;
 use super::transaction::{Sql, Tx};
 use crate::domain::admission::{
-    ClaimDue, Claimed, DueWin, FoundWin, JournalOp, MAX_MARKS, Recorded, ReleaseWin, Reply, Settle, Settlement, WinRecord,
+    ClaimDue, Claimed, DueWin, FoundWin, JournalOp, MAX_MARKS, Recorded, ReleaseWin, Reply, Settle, Settlement,
+    WinRecord,
 };
 use crate::domain::dead_letters::{DeadPage, LastWord, Retried, Retry};
-use crate::domain::win::{Step, WinEvent, WinState, transition};
 use crate::domain::time::millis;
+use crate::domain::win::{Step, WinEvent, WinState, transition};
 use crate::domain::{ActivityId, RequestId, SkuId, StoreMs};
 
 impl Tx<'_> {
