@@ -87,9 +87,10 @@ impl Word {
 
 /// Judges a reply.
 pub fn judge_reply(status: StatusCode, headers: &HeaderMap, body: ReplyBody, rules: &ReplyRules) -> Word {
-    let body = match body {
-        ReplyBody::Whole(body) => body,
-        ReplyBody::TooLong => Bytes::new(),
+    // What is dropped has no type either.
+    let (body, content_type) = match body {
+        ReplyBody::Whole(body) => (body, text(headers, header::CONTENT_TYPE, MAX_CONTENT_TYPE)),
+        ReplyBody::TooLong => (Bytes::new(), None),
         ReplyBody::Cut => return Word::Unknown(Why::Broken),
     };
     match ended_by_name(headers) {
@@ -105,17 +106,13 @@ pub fn judge_reply(status: StatusCode, headers: &HeaderMap, body: ReplyBody, rul
         };
         return Word::Ended(Release { cause: Cause::Refused, reason });
     }
-    let reply = |body| StoredReply {
-        status: code,
-        content_type: text(headers, header::CONTENT_TYPE, MAX_CONTENT_TYPE),
-        location: text(headers, header::LOCATION, MAX_LOCATION),
-        body,
-    };
+    let location = text(headers, header::LOCATION, MAX_LOCATION);
+    let reply = StoredReply { status: code, content_type, location, body };
     if matches!(code, 200 | 201) || rules.final_statuses.contains(&code) {
-        return Word::Booked(reply(body));
+        return Word::Booked(reply);
     }
     if code == 202 {
-        return Word::Queued(reply(body));
+        return Word::Queued(reply);
     }
     Word::Unknown(Why::Status(code))
 }
@@ -211,8 +208,13 @@ mod tests {
         for (code, order) in [(200, &[][..]), (202, &[]), (409, &["refused"])] {
             assert_eq!(label(code, order, ReplyBody::Cut, &rules), "unknown", "{code} {order:?}");
         }
-        let long = judge_reply(StatusCode::CREATED, &HeaderMap::new(), ReplyBody::TooLong, &rules);
-        let empty = StoredReply { status: 201, content_type: None, location: None, body: Bytes::new() };
+        let head: HeaderMap = [(header::CONTENT_TYPE, "application/json"), (header::LOCATION, "/orders/7")]
+            .map(|(name, value)| (name, value.parse().unwrap()))
+            .into_iter()
+            .collect();
+        let long = judge_reply(StatusCode::CREATED, &head, ReplyBody::TooLong, &rules);
+        let location = Some("/orders/7".into());
+        let empty = StoredReply { status: 201, content_type: None, location, body: Bytes::new() };
         assert_eq!(long, Word::Booked(empty));
     }
 

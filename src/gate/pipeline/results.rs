@@ -90,7 +90,9 @@ fn shown(win: &FoundWin) -> Value {
     if let Some(reason) = reason {
         shown["reason"] = reason.into();
     }
-    if let Some(reply) = record.reply.as_ref().and_then(StoredReply::decode) {
+    let reply = record.reply.as_ref().and_then(StoredReply::decode);
+    // A body too long to keep is not shown as an empty order.
+    if let Some(reply) = reply.filter(|reply| !reply.body.is_empty()) {
         shown["order"] = serde_json::from_slice(&reply.body)
             .unwrap_or_else(|_| String::from_utf8_lossy(&reply.body).into_owned().into());
     }
