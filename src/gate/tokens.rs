@@ -10,6 +10,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{ActivityId, DeviceId, RequestId, SkuId, StoreMs};
+use crate::platform::clock::Now;
 
 /// A signing key, read from where it is kept.
 pub struct TokenKey {
@@ -78,8 +79,8 @@ pub struct Verified {
 pub enum Timing {
     /// Now is within it.
     Valid,
-    /// It begins so much later.
-    NotYet(Duration),
+    /// It surely begins later.
+    NotYet,
     /// It is over.
     Expired,
 }
@@ -158,7 +159,7 @@ impl Tokens {
         activity: &ActivityId,
         id: RequestId,
         device: Option<&DeviceId>,
-        now: StoreMs,
+        now: Now,
     ) -> Option<Verified> {
         let header = jsonwebtoken::decode_header(token).ok()?;
         let key = self.verifying.get(header.kid.as_deref()?)?;
@@ -168,9 +169,9 @@ impl Tokens {
             return None;
         }
         let own_device = claims.dev.is_none() || claims.dev.as_ref() == device;
-        let timing = if now.0 < claims.nbf_ms {
-            Timing::NotYet(now.until(StoreMs(claims.nbf_ms)))
-        } else if now.0 >= claims.exp_ms {
+        let timing = if now.store_at_most.0 < claims.nbf_ms {
+            Timing::NotYet
+        } else if now.store.0 >= claims.exp_ms {
             Timing::Expired
         } else {
             Timing::Valid
@@ -184,6 +185,10 @@ mod tests {
     use super::*;
 
     const START: StoreMs = StoreMs(1_000_000);
+
+    fn at(store: StoreMs) -> Now {
+        Now::exactly(crate::platform::clock::monotonic(), store)
+    }
 
     fn key(kid: &str, byte: u8) -> TokenKey {
         TokenKey { kid: kid.into(), key: vec![byte; 32] }
@@ -221,7 +226,7 @@ mod tests {
             ("forged", &forged, act("a"), rid("k"), Some(&device), None),
         ];
         for (name, token, activity, id, device, good) in rows {
-            let verified = tokens.verify(token, &activity, id, device, START);
+            let verified = tokens.verify(token, &activity, id, device, at(START));
             let expected = |own_device| Verified { sku: sku.clone(), qty: 2, timing: Timing::Valid, own_device };
             assert_eq!(verified, good.map(expected), "{name}");
         }
@@ -236,22 +241,25 @@ mod tests {
         let late = issue(StoreMs(1_500_000));
         assert_eq!((late.not_before, late.expires_at), (START, StoreMs(1_510_000)));
         let rows = [
-            (999_999, Timing::NotYet(Duration::from_millis(1))),
+            (999_999, Timing::NotYet),
             (1_000_000, Timing::Valid),
             (1_009_999, Timing::Valid),
             (1_010_000, Timing::Expired),
         ];
         for (now, timing) in rows {
-            let verified = tokens.verify(&early.token, &act("a"), rid("k"), None, StoreMs(now)).unwrap();
+            let verified = tokens.verify(&early.token, &act("a"), rid("k"), None, at(StoreMs(now))).unwrap();
             assert_eq!(verified.timing, timing, "{now}");
         }
+        let lagging = Now { store_at_most: START, ..at(StoreMs(999_000)) };
+        let verified = tokens.verify(&early.token, &act("a"), rid("k"), None, lagging).unwrap();
+        assert_eq!(verified.timing, Timing::Valid, "the store judges the start");
     }
 
     #[test]
     fn keys_rotate_without_losing_live_tokens() {
         let sku: SkuId = "s".parse().unwrap();
         let issue = |tokens: &Tokens| tokens.issue(&act("a"), rid("k"), (&sku, 1), None, START, START).unwrap().token;
-        let good = |tokens: &Tokens, token: &str| tokens.verify(token, &act("a"), rid("k"), None, START).is_some();
+        let good = |tokens: &Tokens, token: &str| tokens.verify(token, &act("a"), rid("k"), None, at(START)).is_some();
         let before = tokens(&[key("old", 1), key("new", 2)]);
         let after = tokens(&[key("new", 2), key("old", 1)]);
         let gone = tokens(&[key("new", 2)]);

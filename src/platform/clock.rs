@@ -16,6 +16,15 @@ pub struct Now {
     pub instant: Instant,
     /// The store's clock as this gate knows it, for windows and tokens.
     pub store: StoreMs,
+    /// What the store's clock shows at most, for what must not be said too late: other gates may know it better.
+    pub store_at_most: StoreMs,
+}
+
+impl Now {
+    /// A moment that is known exactly.
+    pub fn exactly(instant: Instant, store: StoreMs) -> Now {
+        Now { instant, store, store_at_most: store }
+    }
 }
 
 /// The machine's wall clock, for certificates of time that leave the deployment (JWT `iat` and `exp`).
@@ -34,6 +43,8 @@ pub struct StoreClock {
     origin: Instant,
     /// Store milliseconds at `origin`.
     at_origin_ms: AtomicI64,
+    /// What it may have been at most, by the last answer.
+    at_origin_at_most_ms: AtomicI64,
     /// Whether the store was heard at all; until then the machine's wall clock stands in.
     observed: AtomicBool,
 }
@@ -42,15 +53,22 @@ impl StoreClock {
     /// A clock that shows the machine's wall clock until [`StoreClock::observe`] is called.
     pub fn new() -> StoreClock {
         let wall = i64::try_from(wall_ms()).unwrap_or(i64::MAX);
-        StoreClock { origin: Instant::now(), at_origin_ms: AtomicI64::new(wall), observed: AtomicBool::new(false) }
+        StoreClock {
+            origin: Instant::now(),
+            at_origin_ms: AtomicI64::new(wall),
+            at_origin_at_most_ms: AtomicI64::new(i64::MAX),
+            observed: AtomicBool::new(false),
+        }
     }
 
     /// Reads both clocks.
     pub fn now(&self) -> Now {
         let instant = Instant::now();
         let since = i64::try_from(instant.duration_since(self.origin).as_millis()).unwrap_or(i64::MAX);
-        let store = self.at_origin_ms.load(Ordering::Relaxed).saturating_add(since);
-        Now { instant, store: StoreMs(u64::try_from(store).unwrap_or(0)) }
+        let shown = |at_origin: &AtomicI64| {
+            StoreMs(u64::try_from(at_origin.load(Ordering::Relaxed).saturating_add(since)).unwrap_or(0))
+        };
+        Now { instant, store: shown(&self.at_origin_ms), store_at_most: shown(&self.at_origin_at_most_ms) }
     }
 
     /// Takes over a time that the store told between `sent` and now.
@@ -67,6 +85,8 @@ impl StoreClock {
         let seen = self.observed.swap(true, Ordering::Relaxed);
         let moved = |old: i64| Some(if seen { old.clamp(earliest, latest) } else { (earliest + latest) / 2 });
         _ = self.at_origin_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, moved);
+        // The store's millisecond and ours are cut off, each at most one too small.
+        self.at_origin_at_most_ms.store(latest + 2, Ordering::Relaxed);
     }
 }
 
@@ -85,6 +105,7 @@ mod tests {
     #[test]
     fn a_slow_answer_does_not_make_the_clock_jump() {
         let clock = StoreClock::new();
+        assert_eq!(clock.now().store_at_most, StoreMs(i64::MAX as u64), "anything, as long as it was not heard");
         let hour = 3_600_000;
         clock.observe(StoreMs(hour), monotonic());
         let shown = clock.now().store.0;
@@ -96,8 +117,12 @@ mod tests {
             let now = clock.now().store.0;
             assert!(now.abs_diff(hour) <= 60, "moved to {now} by an answer that said {told}");
         }
+        // It may be further on, by as much as the last answer took.
+        let Now { store, store_at_most, .. } = clock.now();
+        assert!(store_at_most >= store && store.until(store_at_most) <= Duration::from_millis(960), "{store_at_most}");
         // A quick answer that disagrees is believed: the store's clock was set.
         clock.observe(StoreMs(2 * hour), monotonic());
         assert!(clock.now().store.0.abs_diff(2 * hour) <= 50);
+        assert!(clock.now().store_at_most.0.abs_diff(2 * hour) <= 60, "and it is known well again");
     }
 }

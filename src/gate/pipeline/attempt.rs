@@ -60,11 +60,8 @@ where
     // 7. The token: genuine, and for exactly this attempt. It says what is wanted.
     let id = RequestId::derive(&entry.id, &user, &key);
     let token = request.single("seckill-token").at(Stage::Token)?.unwrap_or_default();
-    let wanted = sale
-        .tokens
-        .verify(token, &entry.id, id, device.as_ref(), now.store)
-        .ok_or(Code::TokenInvalid)
-        .at(Stage::Token)?;
+    let wanted =
+        sale.tokens.verify(token, &entry.id, id, device.as_ref(), now).ok_or(Code::TokenInvalid).at(Stage::Token)?;
     shape::payload(&request.body).at(Stage::Shape)?;
     // 8. This SKU sold out, as the lease says; the same exception.
     if view.lease_says_sku_sold_out(&wanted.sku, now.instant) && !entry.port.may_be_winner(&key) {
@@ -72,7 +69,7 @@ where
     }
     // 9. Time and state. Whatever is too late for a win may still be an earlier one's repetition.
     let leave = leave(Moment {
-        now: now.store,
+        now,
         starts_at: view.starts_at,
         phase: view.phase(now.store),
         token: wanted.timing,

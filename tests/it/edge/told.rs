@@ -1,8 +1,12 @@
 //! What a user is told of their own wins, by whichever road.
 
+use std::time::Duration;
+
+use seckill_gate::domain::StoreMs;
 use seckill_gate::domain::admission::Verdict;
 use seckill_gate::domain::win::{Cause, Reason, Release, WinState};
 use seckill_gate::gate::activity::Admitted;
+use seckill_gate::platform::clock::monotonic;
 use serde_json::json;
 
 use super::world::{booked, start};
@@ -55,4 +59,25 @@ async fn results_and_repetitions_say_the_same_of_every_state() {
         let heard = told.header("seckill-outcome").map_or_else(|| told.code(), Into::into);
         assert_eq!((told.status, heard.as_str()), (status, word), "{key}");
     }
+}
+
+#[tokio::test]
+async fn a_copy_that_seems_too_early_is_looked_up_unless_it_surely_is() {
+    let world = start().await;
+    let mut client = world.connect().await;
+    let token = world.token(&mut client, "k").await;
+    world.port.starts_in(Duration::from_secs(20));
+    let early = client.send(&world.attempt("k", &token, "{}")).await;
+    assert_eq!((early.code().as_str(), world.port.attempts()), ("NOT_STARTED", 0));
+    // The store's last answer took a minute, so its clock may be half a minute on: at other gates the sale may be open.
+    let ago = |seconds| Duration::from_secs(seconds);
+    world.clock.observe(StoreMs(world.now().0 - 30_000), monotonic() - ago(60));
+    world.port.answers(super::world::known(WinState::Accepted, Some(booked()), world.now()));
+    let copy = client.send(&world.attempt("k", &token, "{}")).await;
+    assert_eq!((copy.status, copy.header("seckill-outcome")), (201, Some("WON")));
+    assert!(world.port.last_attempt().may_win, "whether it has started, the store judges");
+    world.port.answers(Admitted::Judged(Verdict::NotStarted, world.now()));
+    let early = client.send(&world.attempt("k", &token, "{}")).await;
+    assert_eq!((early.status, early.code()), (409, "NOT_STARTED".into()));
+    assert!(early.json()["retry_after_ms"].as_u64().unwrap() > 10_000, "{:?}", early.json());
 }

@@ -243,7 +243,7 @@ pub struct World {
     pub port: Arc<ScriptedPort>,
     pub delivery: Arc<ScriptedDelivery>,
     listener: Arc<Listener<ScriptedPort, ScriptedDelivery>>,
-    clock: Arc<StoreClock>,
+    pub clock: Arc<StoreClock>,
     registry: prometheus::Registry,
     shop_requests: Arc<AtomicUsize>,
     shutdown: CancellationToken,
@@ -280,6 +280,8 @@ pub async fn start_with(change: impl FnOnce(&mut Settings)) -> World {
     let mut settings = Settings::default();
     change(&mut settings);
     let clock = Arc::new(StoreClock::new());
+    // The store was heard, just now.
+    clock.observe(clock.now().store, monotonic());
     let port = Arc::new(ScriptedPort::new(clock.now().store));
     let delivery = Arc::new(ScriptedDelivery {
         told: Mutex::new(Told::Queued),
