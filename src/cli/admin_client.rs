@@ -78,6 +78,11 @@ impl AdminArgs {
         self.config.as_deref().map(listeners::read).transpose().map_err(usage)
     }
 
+    /// Whether the file says that the order service is the shop's own, whose orders cannot be read.
+    pub fn orders_are_the_shops_own(&self) -> Result<bool, Failure> {
+        Ok(self.listeners()?.is_some_and(|listeners| listeners.orders.is_none()))
+    }
+
     /// A client for the gate that is meant.
     pub fn client(&self) -> Result<AdminClient, Failure> {
         let listeners = self.listeners()?;

@@ -25,7 +25,10 @@ pub struct Listeners {
 pub fn read(path: &Path) -> anyhow::Result<Listeners> {
     let loaded = config::load(path).map_err(|faults| {
         super::draw(&faults);
-        anyhow!("{} has faults", path.display())
+        anyhow!(
+            "{} has faults; until they are mended, name the gate itself: --admin URL, with SECKILL_ADMIN_TOKEN",
+            path.display()
+        )
     })?;
     let config = &loaded.config;
     let secret =

@@ -21,7 +21,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Runs it. Exit 3 if a sum does not add up or the store does not answer.
+    /// Runs it. Exit 3 if anything needs somebody: see [`is_sound`].
     pub async fn run(self) -> Result<u8, Failure> {
         let client = self.gate.client()?;
         let names: Vec<String> = match self.activity {
@@ -66,13 +66,23 @@ pub fn number(value: &Value, field: &str) -> i64 {
     value.get(field).and_then(Value::as_i64).unwrap_or(0)
 }
 
+/// Whether nobody needs to look: the store answers, has lost nothing and adds up, no win is a dead letter, and a sale whose
+/// time has come is preheated.
 fn is_sound(activity: &Value) -> bool {
-    if activity.get("store_error").is_some() {
+    let barred = text(activity, "barred");
+    let started = number(activity, "server_time_ms") >= number(activity, "starts_at_ms");
+    let lost = matches!(barred.as_str(), "suspect" | "fenced") || (barred == "not_preheated" && started);
+    if activity.get("store_error").is_some() || lost || number(activity, "dead_letters") > 0 {
         return false;
     }
     let invariants = activity.get("invariants").and_then(Value::as_object);
     invariants.is_none_or(|all| all.values().all(|holds| *holds == Value::Bool(true)))
 }
+
+const FENCED: &str =
+    "takes no wins: FENCED, the store has lost the sale or a part of it; do not preheat it (docs: When Redis fails)";
+const SUSPECT: &str =
+    "takes no wins: SUSPECT, the store's server restarted and may have lost writes (docs: When Redis fails)";
 
 fn describe(activity: &Value) -> String {
     let mut lines = format!("{}: {}", text(activity, "activity"), text(activity, "phase"));
@@ -83,19 +93,26 @@ fn describe(activity: &Value) -> String {
     lines.push('\n');
     if activity.get("store_error").is_some() {
         let error = text(activity, "store_error");
-        lines += &format!("  {error}\n  the figures are those of the last poll\n");
+        lines += &format!("  {error}\n");
+        if activity["preheated"] != true {
+            lines += "  the store has not answered this gate yet: whether the sale is preheated is not known\n";
+            return lines;
+        }
+        lines += "  the figures are those of the last poll\n";
     }
     if activity.get("preheated") != Some(&Value::Bool(true)) {
         lines += &match text(activity, "barred").as_str() {
-            "fenced" => {
-                "  fenced: its store is incomplete, so it has lost writes; do not preheat it again\n".to_owned()
-            }
+            "fenced" => format!("  {FENCED}\n"),
             _ => format!("  not preheated: run `seckill-gate preheat {}`\n", text(activity, "activity")),
         };
         return lines;
     }
     if !text(activity, "barred").is_empty() {
-        lines += &format!("  takes no wins: the store is {}\n", text(activity, "barred").replace('_', " "));
+        lines += &match text(activity, "barred").as_str() {
+            "fenced" => format!("  {FENCED}\n"),
+            "suspect" => format!("  {SUSPECT}\n"),
+            other => format!("  takes no wins: the store is {}\n", other.replace('_', " ")),
+        };
     }
     let differs: Vec<_> = items(activity, "file_differs").iter().filter_map(Value::as_str).collect();
     if !differs.is_empty() {
@@ -185,5 +202,32 @@ sale: open, starts 5 s ago, ends in 1 h 1 min
         assert!(
             hint("fenced").contains("do not preheat") && hint("not_preheated").contains("run `seckill-gate preheat")
         );
+        // A store that never answered may hold a sale that is half sold.
+        let unknown = describe(&json!({ "activity": "sale", "store_error": "refused", "barred": "not_preheated" }));
+        assert!(unknown.contains("not known") && !unknown.contains("run"), "{unknown}");
+    }
+
+    #[test]
+    fn whatever_needs_somebody_is_not_sound() {
+        let sound =
+            json!({ "server_time_ms": 5, "starts_at_ms": 9, "dead_letters": 0, "invariants": { "INV-2": true } });
+        let with = |field: &str, value: Value| {
+            let mut activity = sound.clone();
+            activity[field] = value;
+            activity
+        };
+        assert!(is_sound(&sound) && is_sound(&with("barred", "not_preheated".into())), "there is time");
+        let mut unprepared = with("barred", "not_preheated".into());
+        unprepared["starts_at_ms"] = 5.into();
+        for activity in [
+            with("barred", "suspect".into()),
+            with("barred", "fenced".into()),
+            unprepared,
+            with("dead_letters", 1.into()),
+            with("store_error", "refused".into()),
+            with("invariants", json!({ "INV-2": false })),
+        ] {
+            assert!(!is_sound(&activity), "{activity}");
+        }
     }
 }

@@ -286,9 +286,14 @@ impl Activity {
         let preheat = Preheat { run_id: polled.server_run, not_after, terms: terms.clone() };
         let outcome = self.store.preheat(&self.id, &preheat).await?.outcome;
         if outcome == Ok(Preheated::Created) {
-            Watch::new().poll(self).await;
+            self.poll_now().await;
         }
         Ok(outcome)
+    }
+
+    /// Asks the store how it stands, for whoever has just preheated it: they expect this gate to know.
+    pub async fn poll_now(&self) {
+        Watch::new().poll(self).await;
     }
 
     /// One atomic picture for audits.

@@ -188,12 +188,12 @@ impl Watch {
             None => tracing::info!(activity = %id, epoch = epoch.0, "on sale"),
             Some(Barred::Suspect) => tracing::error!(activity = %id, epoch = epoch.0,
                 "SUSPECT: the store's server was restarted or replaced, and may have lost its last writes. Nobody can win; \
-                 known wins are told and delivered. Look at the server; this release cannot reopen the sale: offer what \
-                 the ledger says is left as a new activity"),
+                 known wins are told and delivered. Look at the server. This release cannot reopen the sale; how to \
+                 offer what is left, docs/operations.md tells (When Redis fails)"),
             Some(Barred::Fenced) => tracing::error!(activity = %id, epoch = epoch.0, why,
                 "FENCED: the store has lost the sale, or a part of it. Nobody can win, and nothing is changed in it. Do \
-                 not preheat it again, which would sell everything twice; this release cannot reopen the sale: offer \
-                 what the ledger says is left as a new activity"),
+                 not preheat it again, which would sell everything twice. This release cannot reopen the sale; how to \
+                 offer what is left, docs/operations.md tells (When Redis fails)"),
             Some(Barred::NotPreheated | Barred::Late) => tracing::info!(activity = %id, "not preheated"),
         }
     }

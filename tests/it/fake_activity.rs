@@ -164,6 +164,7 @@ impl Operable for FakeActivity {
     fn phase(&self, _now: StoreMs) -> Phase {
         Phase::Open
     }
+    async fn poll_now(&self) {}
     async fn operate(&self, change: Change) -> Guarded<Operated> {
         let mut state = self.state.lock().unwrap();
         state.changes.push(change);

@@ -60,6 +60,13 @@ async fn audit_status_and_why_are_true_while_the_sale_runs() {
     deployment.execute(&forged).await;
     let (code, audit) = json(&deployment, 0, &["audit", SALE]);
     assert_eq!(code, Some(3), "{audit:#}");
+    // Half an audit is none: without the ledger it does not say that all is well.
+    let gate = format!("http://127.0.0.1:{}", deployment.gates[0].admin);
+    let token = std::fs::read_to_string(deployment.config.with_file_name("secrets/admin-token")).unwrap();
+    let mut blind = seckill_gate();
+    let blind = blind.args(["audit", "--admin", &gate]).env("SECKILL_ADMIN_TOKEN", token.trim()).output().unwrap();
+    let said = String::from_utf8_lossy(&blind.stdout);
+    assert!(blind.status.code() == Some(1) && said.contains("0 violations, 4 checks not made"), "{blind:?}");
     let (code, why) = json(&deployment, 0, &["why", &"f".repeat(32)]);
     assert!(code == Some(3) && why["verdict"].as_str().unwrap().contains("CONTRADICTION"), "{why:#}");
 }

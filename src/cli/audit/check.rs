@@ -134,6 +134,12 @@ pub fn check(facts: &Facts) -> Vec<Check> {
     ]
 }
 
+/// The ledger remembers a sale that the store does not hold.
+pub fn store_is_lost() -> Check {
+    let violation = "the ledger remembers the sale, and its store is empty: it has lost it; do not preheat it";
+    row("INV-4", "what the ledger remembers, the store holds", Some((1, vec![violation.to_owned()])))
+}
+
 /// How many things were looked at, and what is wrong with them.
 type Found = (usize, Vec<String>);
 

@@ -34,8 +34,37 @@ pub struct Audit {
     json: bool,
 }
 
+/// What came of one activity.
+enum Audited {
+    /// Everything that could be looked at.
+    Checked(Vec<Check>),
+    /// Neither store nor ledger know it yet.
+    NotPreheated,
+    /// Nothing is known: not even whether there is anything to audit.
+    Failed(String),
+}
+
+impl Audited {
+    fn checks(&self) -> &[Check] {
+        match self {
+            Audited::Checked(checks) => checks,
+            Audited::NotPreheated | Audited::Failed(_) => &[],
+        }
+    }
+
+    /// Why there are no checks.
+    fn reason(&self) -> Option<String> {
+        match self {
+            Audited::Checked(_) => None,
+            Audited::NotPreheated => Some("not preheated".to_owned()),
+            Audited::Failed(why) => Some(why.clone()),
+        }
+    }
+}
+
 impl Audit {
-    /// Runs it. Exit 3 on any violation.
+    /// Runs it. Exit 3 on any violation; else 1 if something that could have been checked was not: no news is not good
+    /// news.
     pub async fn run(self) -> Result<u8, Failure> {
         let client = self.gate.client()?;
         let ledger = self.orders.ledger(&self.gate)?;
@@ -43,28 +72,65 @@ impl Audit {
             Some(name) => vec![name.to_string()],
             None => items(&client.get(&["activities"], &[]).await?, "activities")
                 .iter()
-                .filter(|activity| activity["preheated"] == true)
                 .map(|activity| text(activity, "activity"))
                 .collect(),
         };
         let mut audited = Vec::new();
         for name in names {
-            let facts = gather(&client, ledger.as_ref(), &name).await?;
-            audited.push((name, check(&facts)));
+            let of_one = match audit(&client, ledger.as_ref(), &name).await {
+                Ok(of_one) => of_one,
+                Err(failure) if self.activity.is_some() => return Err(failure),
+                Err(failure) => Audited::Failed(format!("{:#}", failure.error)),
+            };
+            audited.push((name, of_one));
         }
-        let violations =
-            audited.iter().flat_map(|(_, checks)| checks).map(|check| check.violations.len()).sum::<usize>();
+        let checks = || audited.iter().flat_map(|(_, of_one)| of_one.checks());
+        let violations = checks().map(|check| check.violations.len()).sum::<usize>();
+        let not_made = checks().filter(|check| check.checked.is_none()).count();
         if self.json {
-            let activities: Vec<Value> =
-                audited.iter().map(|(name, checks)| json!({ "activity": name, "checks": checks })).collect();
-            print(json!({ "activities": activities, "violations": violations }))?;
+            let activities: Vec<Value> = audited
+                .iter()
+                .map(|(name, of_one)| json!({ "activity": name, "checks": of_one.checks(), "not_audited": of_one.reason() }))
+                .collect();
+            print(json!({ "activities": activities, "violations": violations, "checks_not_made": not_made }))?;
         } else {
-            for (name, checks) in &audited {
-                print(describe(name, checks).trim_end())?;
+            for (name, of_one) in &audited {
+                print(match of_one.reason() {
+                    None => describe(name, of_one.checks()).trim_end().to_owned(),
+                    Some(why) => format!("{name}\n  not audited: {why}"),
+                })?;
             }
-            print(format_args!("{violations} violations"))?;
+            print(format_args!("{violations} violations, {not_made} checks not made"))?;
         }
-        Ok(if violations == 0 { exit::DONE } else { exit::FOUND })
+        let unnamed = ledger.is_none() && !self.gate.orders_are_the_shops_own()?;
+        if unnamed {
+            eprintln!(
+                "The ledger was not asked: name the order service with -c FILE, or --orders and SECKILL_ORDERS_TOKEN."
+            );
+        }
+        let failed = audited.iter().any(|(_, of_one)| matches!(of_one, Audited::Failed(_)));
+        Ok(match violations {
+            0 if failed || unnamed => exit::FAILED,
+            0 => exit::DONE,
+            _ => exit::FOUND,
+        })
+    }
+}
+
+async fn audit(client: &AdminClient, ledger: Option<&LedgerClient>, name: &str) -> Result<Audited, Failure> {
+    let shown = client.get(&["activities", name], &[]).await?;
+    if shown["preheated"] == true || shown["barred"] == "fenced" {
+        return gather(client, ledger, name).await.map(|facts| Audited::Checked(check(&facts)));
+    }
+    if shown.get("store_error").is_some() {
+        return Ok(Audited::Failed(text(&shown, "store_error")));
+    }
+    // What this gate never saw may be lost all the same.
+    let Some(ledger) = ledger else { return Ok(Audited::NotPreheated) };
+    match ledger.call(Method::GET, &["activities", name], &[], None).await.map_err(anyhow::Error::from)? {
+        (StatusCode::NOT_FOUND, _) => Ok(Audited::NotPreheated),
+        (StatusCode::OK, _) => Ok(Audited::Checked(vec![check::store_is_lost()])),
+        (status, _) => Err(anyhow!("the order service answers {status}").into()),
     }
 }
 

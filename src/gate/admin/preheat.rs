@@ -86,7 +86,11 @@ async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, dry_run: 
     let epoch = terms.epoch;
     let preheat = Preheat { run_id: seen.server_run, not_after: seen.now.after(NOT_AFTER), terms };
     match create(world, id, &preheat).await? {
-        Ok(Preheated::Created) => Ok(Outcome { name: "applied", dry_run }),
+        Ok(Preheated::Created) => {
+            // Whoever asks for its status next is not told that it is not preheated.
+            managed.activity.poll_now().await;
+            Ok(Outcome { name: "applied", dry_run })
+        }
         Ok(Preheated::Already) => Ok(Outcome { name: "already", dry_run }),
         Ok(Preheated::Differs) => Err(differs()),
         Ok(Preheated::Incomplete) | Err(_) => Err(needs_rebuild(id, epoch)),
@@ -116,7 +120,7 @@ async fn create(
 fn needs_rebuild(id: &ActivityId, epoch: Epoch) -> Problem {
     let detail = format!(
         "the ledger remembers `{id}` at epoch {}, but its store is empty or incomplete. Preheating could sell everything \
-         twice, so it is refused; offer what is left as a new activity",
+         twice, so it is refused. How to offer what is left, docs/operations.md tells (When Redis fails)",
         epoch.0
     );
     Problem::conflict("NEEDS_REBUILD", detail)

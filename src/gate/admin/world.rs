@@ -26,6 +26,8 @@ use crate::platform::shutdown::{Shutdown, Stage};
 pub trait Operable: Outbox {
     /// How it stands for its visitors.
     fn phase(&self, now: StoreMs) -> Phase;
+    /// Asks the store how it stands, now rather than at the next poll.
+    async fn poll_now(&self);
     /// Makes an operator's change.
     async fn operate(&self, change: Change) -> Guarded<Operated>;
     /// Makes wins due for delivery now.
@@ -36,6 +38,9 @@ pub trait Operable: Outbox {
 impl Operable for Activity {
     fn phase(&self, now: StoreMs) -> Phase {
         Activity::view(self).phase(now)
+    }
+    async fn poll_now(&self) {
+        Activity::poll_now(self).await;
     }
     async fn operate(&self, change: Change) -> Guarded<Operated> {
         Activity::operate(self, change).await

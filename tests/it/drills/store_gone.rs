@@ -172,6 +172,8 @@ async fn a_store_that_comes_back_from_its_disk_is_suspect_and_sells_nothing_twic
     let status = Scene::status(&deployment);
     assert_eq!((&status["barred"], &status["phase"]), (&"suspect".into(), &"paused".into()), "{status}");
     alarmed(&deployment, "suspect").await;
+    let code = deployment.command(0, &["status", SALE]).output().unwrap().status.code();
+    assert_eq!(code, Some(3), "somebody has to look");
     Scene::nobody_wins(&deployment, &waves).await;
     assert_eq!(ann.attempt(&deployment).await.told, ann_was_told, "a known id is told its win");
     assert_eq!(deployment.result(SALE, 0, &ann.user, "key").await["state"], "accepted");
@@ -211,6 +213,10 @@ async fn a_store_that_comes_back_empty_is_fenced_and_preheat_refuses_to_sell_aga
     preheat_refuses(&deployment);
     until_paused(&deployment, &waves[0]).await;
     Scene::nobody_wins(&deployment, &waves).await;
+    // This gate has never seen the sale in its store, so all it knows is what the ledger says.
+    let audit = deployment.command(0, &["audit"]).output().unwrap();
+    let said = String::from_utf8_lossy(&audit.stdout);
+    assert!(audit.status.code() == Some(3) && said.contains("its store is empty: it has lost it"), "{said}");
     assert_eq!(super::stored(&deployment, &["EXISTS", &key(SALE, "stock"), &key(SALE, "wins")]), 0);
     let users = format!("SELECT COUNT(*) - COUNT(DISTINCT user) FROM orders WHERE activity = '{SALE}'");
     assert_eq!(deployment.count(&users).await, 0);
