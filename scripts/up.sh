@@ -42,5 +42,6 @@ fi
 
 say "
 up. The shop: http://127.0.0.1:8080/ (through the gate; sign in there)
+Look at it:  $GATE status -c $CONFIG
 A crowd:     make rush
 An end:      make down"

@@ -226,7 +226,7 @@ impl Funnel {
         let failed: u64 = attempts.failures.values().sum();
         let p99 = attempts.latency.quantile(0.99).unwrap_or_default();
         format!(
-            "tokens {} · attempts {} · won {told} · sold out {} · limited {} · failed {failed} · p99 {:.1} ms · left {}",
+            "tokens {} · attempts {} · won {told} · sold out {} · limited {} · failed {failed} · p99 {:.1} ms · gone home {}",
             self.tokens.sent,
             attempts.sent,
             attempts.count("SOLD_OUT"),

@@ -98,8 +98,8 @@ macro_rules! codes {
 
 codes! {
     BadRequest "BAD_REQUEST" 400 false "Malformed request"
-        "The path, a header, the body, the key or the content type does not have the form the gate asks for. `detail` \
-         says which. Nothing was tried; mend the request before sending it again.";
+        "The path, a header, the body, the key or the content type does not have the form the gate asks for. \
+         Nothing was tried; mend the request before sending it again.";
     Unauthenticated "UNAUTHENTICATED" 401 false "Not signed in"
         "The request carries no valid user token, in the Authorization header or the configured cookie. Sign in at the \
          shop and repeat the request with the same key.";

@@ -134,6 +134,9 @@ impl AdmissionStore for FakeStore {
         dead.truncate(page.limit);
         Ok(dead)
     }
+    async fn activities(&self) -> Result<Vec<ActivityId>, StoreError> {
+        unreachable!()
+    }
     async fn snapshot(&self, _: &ActivityId) -> Result<Option<Snapshot>, StoreError> {
         Ok(self.up()?.snapshot.clone())
     }

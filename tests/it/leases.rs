@@ -104,6 +104,9 @@ impl AdmissionStore for Dawdling {
     async fn wins_of(&self, id: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
         self.inner.wins_of(id, user).await
     }
+    async fn activities(&self) -> Result<Vec<ActivityId>, StoreError> {
+        self.inner.activities().await
+    }
     async fn snapshot(&self, id: &ActivityId) -> Result<Option<Snapshot>, StoreError> {
         self.inner.snapshot(id).await
     }

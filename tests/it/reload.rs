@@ -284,3 +284,30 @@ async fn an_activity_that_was_never_preheated_is_edited_and_goes_freely() {
     let gone = deployment.json(0, "/seckill/sketch/state", "ann").await;
     assert_eq!(gone["code"], "NO_SUCH_ACTIVITY");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_with_a_file_that_leaves_a_sale_out_is_alarmed() {
+    let mut deployment = Deployment::start(1, 5).await;
+    deployment.until_open(0).await;
+    deployment.kill_orders();
+    let token = deployment.token(0, "ann", "k1").await;
+    assert_eq!(deployment.attempt(0, "ann", "k1", &token).await.outcome, "QUEUED");
+    // A reload would refuse such a file.
+    let whole = fs::read_to_string(&deployment.config).unwrap();
+    edit(&deployment, |text| {
+        let others = text.lines().filter(|line| !line.starts_with(&format!("  {SALE}:")));
+        others.map(|line| format!("{line}\n")).collect()
+    });
+    let log = with_log(&mut deployment);
+    deployment.until_metric(0, "seckill_activities_left_out 1").await;
+    let said = fs::read_to_string(&log).unwrap();
+    let alarm = said.lines().find(|line| line.contains("LEFT OUT")).unwrap_or_else(|| panic!("{said}"));
+    assert!(alarm.contains("ERROR") && alarm.contains(SALE) && alarm.contains("unsettled=1"), "{alarm}");
+    // Back in the file, the win goes on to its end.
+    fs::write(&deployment.config, whole).unwrap();
+    deployment.kill_gate(0);
+    deployment.start_gate(0);
+    deployment.start_orders();
+    deployment.until_metric(0, "seckill_activities_left_out 0").await;
+    assert_eq!(deployment.result(SALE, 0, "ann", "k1").await["state"], "accepted");
+}

@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     stock: u32,
     /// When the sale opens, from now
-    #[arg(long, default_value = "10s", value_name = "SPAN")]
+    #[arg(long, default_value = "20s", value_name = "SPAN")]
     opens_in: Span,
     /// End when the crowd has left and every order is booked; the last line is JSON, the exit code the audit's
     #[arg(long)]

@@ -189,6 +189,11 @@ impl Inner {
         let unrecorded = |why: &str| self.metrics.unrecorded.with_label_values(&[why]).inc();
         match recorded {
             Ok(Ok(Recorded::Applied(known))) => match &known.state {
+                WinState::Released(release) if release.ledger_was_short() => {
+                    tracing::error!(%activity, request_id = %id, "LEDGER SHORT: the order service says that there is no \
+                        stock for a win. Its SKU is stopped and its units are withheld: compare store and ledger, then \
+                        `seckill-gate start-sku`");
+                }
                 WinState::Released(release) => {
                     tracing::info!(%activity, request_id = %id, cause = release.cause.as_str(), reason = %release.reason,
                         "win released");

@@ -1,6 +1,7 @@
 //! A whole gate, put together from a checked configuration: store, activities, delivery, listeners. [`serve`] takes its
 //! sockets and its end as arguments, so that a test or the demo can run one beside other things.
 
+mod left_out;
 mod live;
 mod parts;
 mod store;
@@ -17,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::left_out::LeftOut;
 use self::live::{Live, Roster, Starter};
 use crate::config::{self, Loaded};
 use crate::domain::dead_letters::DeadLetterPolicy;
@@ -128,6 +130,9 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reload
     let present = Arc::clone(&roster.present);
     let outboxes = move || present.load().values().map(|activity| Arc::clone(activity) as Arc<dyn Outbox>).collect();
     registry.register(Box::new(ViewMetrics::new(outboxes, Arc::clone(&clock))?))?;
+
+    let left_out = LeftOut::new(Arc::clone(&store.store), Arc::clone(&roster.present), &registry)?;
+    tasks.spawn(left_out.run(ended.clone()));
 
     let edge_metrics = Arc::new(metrics::Metrics::new(registry.registry())?);
     let sale = parts::sale(loaded, fallible, pages, &activities, &courier, &edge_metrics, None);

@@ -60,6 +60,9 @@ pub trait AdmissionStore: Send + Sync + 'static {
     /// One page of the dead letters, in the order of their marks; payloads and kept replies are left out.
     async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError>;
 
+    /// The names of all activities that the store holds, wholly or in part. Looks at every key: not for the hot path.
+    async fn activities(&self) -> Result<Vec<ActivityId>, StoreError>;
+
     /// One atomic picture for audits; `None` if the activity is not stored.
     async fn snapshot(&self, activity: &ActivityId) -> Result<Option<Snapshot>, StoreError>;
 }

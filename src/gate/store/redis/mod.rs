@@ -27,6 +27,9 @@ use crate::platform::redis::{AnsweredOn, CallError, RedisClient, RedisSettings};
 /// Ids per look-up: Lua unpacks fewer than 8,000 values, and a look-up must not hold the server up.
 const MOST_IDS: usize = 1_000;
 
+/// Steps of one scan over the keys of the server, 1,000 each: it should hold a few dozen.
+const MOST_SCANS: usize = 1_000;
+
 /// The store.
 pub struct RedisStore {
     client: Arc<RedisClient>,
@@ -346,6 +349,23 @@ impl AdmissionStore for RedisStore {
             })
             .await?;
         reply::dead_letters(value).map_err(malformed)
+    }
+
+    async fn activities(&self) -> Result<Vec<ActivityId>, StoreError> {
+        let (mut found, mut cursor) = (Vec::new(), "0".to_owned());
+        for _ in 0..MOST_SCANS {
+            let mut command = redis::cmd("SCAN");
+            command.arg(&cursor).arg("MATCH").arg(Keys::PATTERN).arg("COUNT").arg(1_000);
+            let value = self.client.call(&command).await.map_err(failed)?;
+            cursor = reply::scanned(value, &mut found).map_err(malformed)?;
+            if cursor == "0" {
+                // A scan may show a key twice.
+                found.sort();
+                found.dedup();
+                return Ok(found);
+            }
+        }
+        Err(StoreError::Unavailable("the store holds far too many keys that are not the gate's".into()))
     }
 
     async fn snapshot(&self, activity: &ActivityId) -> Result<Option<Snapshot>, StoreError> {

@@ -14,7 +14,9 @@ use crate::domain::admission::{
 use crate::domain::dead_letters::{LastWord, Retried};
 use crate::domain::stock::{Stock, WinUnits};
 use crate::domain::win::{Cause, Reason, Release, WinState};
-use crate::domain::{SkuId, StoreMs};
+use crate::domain::{ActivityId, SkuId, StoreMs};
+
+use super::scripts::Keys;
 
 /// What was not as expected.
 pub type Malformed = String;
@@ -388,6 +390,17 @@ pub fn claimed(values: &mut impl Iterator<Item = Value>) -> Result<Claimed, Malf
         claimed.marked_dead.push(parsed(&text(id)?)?);
     }
     Ok(claimed)
+}
+
+/// One step of a scan: adds the activities whose keys it shows, and gives the cursor of the next step, `0` at the end.
+pub fn scanned(value: Value, into: &mut Vec<ActivityId>) -> Result<String, Malformed> {
+    let mut values = array(value)?.into_iter();
+    let cursor = text(next(&mut values)?)?;
+    for key in array(next(&mut values)?)? {
+        // A key that only looks like ours is somebody else's.
+        into.extend(Keys::activity_of(&text(key)?));
+    }
+    Ok(cursor)
 }
 
 /// What became of one id of `retry.lua`.

@@ -54,6 +54,14 @@ impl Keys {
         Keys(roles.map(|role| format!("sk:{{{activity}.{BUCKET}}}:{role}")))
     }
 
+    /// Matches the key of `meta` of every activity.
+    pub const PATTERN: &str = "sk:{*.0}:meta";
+
+    /// The activity of a key that [`Keys::PATTERN`] matches.
+    pub fn activity_of(meta: &str) -> Option<ActivityId> {
+        meta.strip_prefix("sk:{")?.strip_suffix(".0}:meta")?.parse().ok()
+    }
+
     /// The hash of buyers.
     pub fn buyers(&self) -> &str {
         &self.0[2]

@@ -189,6 +189,10 @@ impl AdmissionStore for SqliteStore {
         self.read(move |tx| tx.dead_letters(&activity, &page)).await
     }
 
+    async fn activities(&self) -> Result<Vec<ActivityId>, StoreError> {
+        self.read(|tx| tx.activities()).await
+    }
+
     async fn snapshot(&self, activity: &ActivityId) -> Result<Option<Snapshot>, StoreError> {
         let activity = activity.clone();
         self.read(move |tx| tx.snapshot(&activity)).await

@@ -153,6 +153,12 @@ impl Tx<'_> {
         .collect()
     }
 
+    pub fn activities(&self) -> Sql<Vec<ActivityId>> {
+        let mut select = self.sql.prepare_cached("SELECT activity FROM activities ORDER BY activity")?;
+        let rows = select.query_map([], |row| rows::parsed(row, "activity"))?;
+        rows.collect()
+    }
+
     pub fn snapshot(&self, activity: &ActivityId) -> Sql<Option<Snapshot>> {
         let Some(stored) = rows::activity(self.sql, activity)? else { return Ok(None) };
         let stock = rows::stock(self.sql, activity)?;
