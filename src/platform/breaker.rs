@@ -21,6 +21,8 @@ pub struct Policy {
     pub probes: Backoff,
     /// Probes under way at once, at least 1.
     pub at_once: u32,
+    /// How long a probe that tells nothing counts as under way; `MAX` for calls that surely end.
+    pub probe_lasts: Duration,
 }
 
 /// What a breaker says of a call that wants to begin.
@@ -28,8 +30,8 @@ pub struct Policy {
 pub enum Pass {
     /// Go on; nothing is wrong.
     Normal,
-    /// Go on, as one of the calls that find out.
-    Probe,
+    /// Go on, as one of the calls that find out, begun at this moment.
+    Probe(Instant),
     /// Do not begin; there may be a probe after this time.
     Refused(Duration),
 }
@@ -55,7 +57,7 @@ pub struct Breaker {
 #[derive(Debug)]
 enum State {
     Closed { failures: u32 },
-    Open { failed_probes: u32, probe_at: Instant, probing: u32 },
+    Open { failed_probes: u32, probe_at: Instant, probing: Vec<Instant> },
 }
 
 impl Breaker {
@@ -73,11 +75,13 @@ impl Breaker {
     pub fn ask(&mut self, now: Instant) -> Pass {
         match &mut self.state {
             State::Closed { .. } => Pass::Normal,
-            State::Open { probe_at, probing, .. } if *probing < self.policy.at_once && now >= *probe_at => {
-                *probing += 1;
-                Pass::Probe
-            }
-            State::Open { probe_at, .. } => {
+            State::Open { probe_at, probing, .. } => {
+                // Whoever holds one for long does not keep the others from finding out.
+                probing.retain(|since| now.saturating_duration_since(*since) < self.policy.probe_lasts);
+                if probing.len() < self.policy.at_once as usize && now >= *probe_at {
+                    probing.push(now);
+                    return Pass::Probe(now);
+                }
                 Pass::Refused(probe_at.saturating_duration_since(now).max(self.policy.probes.first))
             }
         }
@@ -99,15 +103,15 @@ impl Breaker {
                     return Change::None;
                 }
                 let probe_at = now + self.policy.probes.pause(0);
-                self.state = State::Open { failed_probes: 0, probe_at, probing: 0 };
+                self.state = State::Open { failed_probes: 0, probe_at, probing: Vec::new() };
                 Change::Opened
             }
             State::Open { failed_probes, probe_at, probing } => {
                 // A call from before the opening says nothing new.
-                if pass == Pass::Probe {
+                if let Pass::Probe(since) = pass {
                     *failed_probes += 1;
                     *probe_at = now + self.policy.probes.pause(*failed_probes);
-                    *probing = probing.saturating_sub(1);
+                    end(probing, since);
                 }
                 Change::None
             }
@@ -116,11 +120,16 @@ impl Breaker {
 
     /// A call that had `pass` ended without telling anything: somebody else may probe.
     pub fn abandoned(&mut self, pass: Pass) {
-        if let State::Open { probing, .. } = &mut self.state
-            && pass == Pass::Probe
-        {
-            *probing = probing.saturating_sub(1);
+        if let (State::Open { probing, .. }, Pass::Probe(since)) = (&mut self.state, pass) {
+            end(probing, since);
         }
+    }
+}
+
+/// Takes one probe that began then off the list; it may not count any more.
+fn end(probing: &mut Vec<Instant>, since: Instant) {
+    if let Some(at) = probing.iter().position(|begun| *begun == since) {
+        probing.swap_remove(at);
     }
 }
 
@@ -226,7 +235,12 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     fn breaker() -> Breaker {
-        Breaker::new(Policy { failures: 3, probes: Backoff { first: MS(100), cap: MS(300) }, at_once: 1 })
+        Breaker::new(Policy {
+            failures: 3,
+            probes: Backoff { first: MS(100), cap: MS(300) },
+            at_once: 1,
+            probe_lasts: Duration::MAX,
+        })
     }
 
     /// One step: at this millisecond, do this, and this is what comes of it.
@@ -242,6 +256,7 @@ mod tests {
         use Do::*;
         let start = monotonic();
         let wait = |ms| Pass::Refused(MS(ms));
+        let probe = |ms| Pass::Probe(start + MS(ms));
         let steps = [
             (0, Ask(Pass::Normal)),
             (0, Fail(Pass::Normal, Change::None)),
@@ -256,22 +271,22 @@ mod tests {
             // Those that were under way add nothing.
             (50, Fail(Pass::Normal, Change::None)),
             (99, Ask(wait(100))),
-            (100, Ask(Pass::Probe)),
+            (100, Ask(probe(100))),
             (100, Ask(wait(100))),
             (900, Ask(wait(100))),
             // Nor do they end the probe.
             (900, Fail(Pass::Normal, Change::None)),
             (900, Ask(wait(100))),
-            (900, Fail(Pass::Probe, Change::None)),
+            (900, Fail(probe(100), Change::None)),
             (900, Ask(wait(200))),
-            (1_100, Ask(Pass::Probe)),
+            (1_100, Ask(probe(1_100))),
             // A probe that ends without a word makes room for another.
-            (1_100, Abandon(Pass::Probe)),
-            (1_100, Ask(Pass::Probe)),
-            (1_100, Fail(Pass::Probe, Change::None)),
+            (1_100, Abandon(probe(1_100))),
+            (1_100, Ask(probe(1_100))),
+            (1_100, Fail(probe(1_100), Change::None)),
             // 400 would be next; the cap is 300.
             (1_100, Ask(wait(300))),
-            (1_400, Ask(Pass::Probe)),
+            (1_400, Ask(probe(1_400))),
             (1_400, Succeed(Change::Closed)),
             (1_400, Ask(Pass::Normal)),
             (1_400, Fail(Pass::Normal, Change::None)),
@@ -291,15 +306,24 @@ mod tests {
     #[test]
     fn as_many_probes_as_allowed_are_under_way_and_each_failure_puts_the_next_off() {
         let now = monotonic();
-        let policy = Policy { failures: 1, probes: Backoff { first: MS(10), cap: MS(10) }, at_once: 2 };
+        let policy =
+            Policy { failures: 1, probes: Backoff { first: MS(10), cap: MS(10) }, at_once: 2, probe_lasts: MS(1_000) };
         let mut breaker = Breaker::new(policy);
         assert_eq!(breaker.failed(Pass::Normal, now), Change::Opened);
         let later = now + MS(10);
-        assert_eq!([(); 3].map(|()| breaker.ask(later)), [Pass::Probe, Pass::Probe, Pass::Refused(MS(10))]);
-        assert_eq!(breaker.failed(Pass::Probe, later), Change::None);
+        let probe = Pass::Probe(later);
+        assert_eq!([(); 3].map(|()| breaker.ask(later)), [probe, probe, Pass::Refused(MS(10))]);
+        assert_eq!(breaker.failed(probe, later), Change::None);
         assert_eq!(breaker.ask(later), Pass::Refused(MS(10)));
-        assert_eq!(breaker.ask(later + MS(10)), Pass::Probe);
-        assert_eq!(breaker.ask(later + MS(10)), Pass::Refused(MS(10)), "one of the first two is still under way");
+        let third = later + MS(10);
+        assert_eq!(breaker.ask(third), Pass::Probe(third));
+        assert_eq!(breaker.ask(third), Pass::Refused(MS(10)), "one of the first two is still under way");
+        // It tells nothing for so long that it counts no more; what becomes of it then is nothing to the others.
+        let fourth = later + MS(1_000);
+        assert_eq!(breaker.ask(fourth - MS(1)), Pass::Refused(MS(10)));
+        assert_eq!(breaker.ask(fourth), Pass::Probe(fourth));
+        breaker.abandoned(probe);
+        assert_eq!(breaker.ask(fourth), Pass::Refused(MS(10)));
     }
 
     #[test]
@@ -316,7 +340,12 @@ mod tests {
     #[test]
     fn what_opens_and_closes_is_counted_from_the_start() {
         let metrics = Metrics::new().unwrap();
-        let policy = Policy { failures: 1, probes: Backoff { first: MS(10), cap: MS(10) }, at_once: 1 };
+        let policy = Policy {
+            failures: 1,
+            probes: Backoff { first: MS(10), cap: MS(10) },
+            at_once: 1,
+            probe_lasts: Duration::MAX,
+        };
         let circuit = BreakerMetrics::register(&metrics).unwrap().circuit("shop", "", policy);
         let shown = |open: u8, opened: u8| {
             let text = metrics.render().unwrap();

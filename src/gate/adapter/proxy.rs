@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
@@ -121,6 +122,22 @@ fn peer(session: &Session) -> IpAddr {
     address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
 }
 
+/// Gives the client no more than the rest of its body's time for the next piece.
+fn hurry(session: &mut Session, pass: &ShopPass) -> pingora::Result<()> {
+    let left = pass.left_for_body();
+    if left.is_zero() {
+        return Err(Error::explain(ErrorType::ReadTimedout, "the body took too long").into_down());
+    }
+    let each = session.downstream_session.get_read_timeout();
+    session.downstream_session.set_read_timeout(Some(each.map_or(left, |each| each.min(left))));
+    Ok(())
+}
+
+/// Whether it is the client's turn: its body is not through, and it does not wait to be told to send it.
+fn owes_body(session: &mut Session) -> bool {
+    !session.is_body_done() && !session.req_header().headers.contains_key(EXPECT)
+}
+
 /// Names that only the gate may send to the shop: `Seckill-*`, and the spellings that CGI-like servers make the same.
 fn is_reserved(name: &HeaderName) -> bool {
     let rest = name.as_str().strip_prefix("seckill");
@@ -226,7 +243,10 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
                     return Ok(true);
                 }
                 match self.shop.enter() {
-                    Ok(pass) => ctx.shop = Some(pass),
+                    Ok(pass) => {
+                        hurry(session, &pass)?;
+                        ctx.shop = Some(pass);
+                    }
                     Err(refusal) => {
                         self.refuse_unread(session, &sale, refusal).await?;
                         return Ok(true);
@@ -267,6 +287,21 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
         upstream.insert_header("X-Forwarded-For", line)
     }
 
+    /// Runs for each piece of a body on its way to the shop.
+    async fn request_body_filter(
+        &self,
+        session: &mut Session,
+        _piece: &mut Option<Bytes>,
+        is_last: bool,
+        ctx: &mut Ctx,
+    ) -> pingora::Result<()> {
+        match &ctx.shop {
+            // After an upgrade there is no body, but two sides that talk for as long as they like.
+            Some(pass) if !is_last && !session.was_upgraded() => hurry(session, pass),
+            _ => Ok(()),
+        }
+    }
+
     async fn response_filter(
         &self,
         session: &mut Session,
@@ -284,8 +319,12 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
     async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut Ctx) -> FailToProxy {
         session.set_keepalive(None);
         let begun = session.response_written().is_some_and(|header| !header.status.is_informational());
+        let of_shop = *e.esource() == ErrorSource::Upstream;
+        // The shop owes nothing before it has the whole request: it was the client who fell silent.
+        let stalled = of_shop && *e.etype() == ErrorType::ReadTimedout && owes_body(session);
         let code = match (e.esource(), e.etype()) {
             _ if begun => None,
+            _ if stalled => Some(Code::Timeout),
             (ErrorSource::Downstream, ErrorType::ReadTimedout) => Some(Code::Timeout),
             (ErrorSource::Downstream, ErrorType::InvalidHTTPHeader) => Some(Code::BadRequest),
             (ErrorSource::Downstream, _) => None,
@@ -301,7 +340,7 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
             // A body that is still coming would reset the connection, and the answer with it.
             session.downstream_session.shutdown().await;
         }
-        if *e.esource() == ErrorSource::Upstream {
+        if of_shop && !stalled {
             if let Some(pass) = &mut ctx.shop {
                 pass.not_answered(e.etype().as_str());
             }

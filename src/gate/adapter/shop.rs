@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pingora::upstreams::peer::HttpPeer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -11,13 +11,21 @@ use crate::domain::backoff::Backoff;
 use crate::domain::refusal::Code;
 use crate::gate::answer::Refusal;
 use crate::platform::breaker::{Circuit, Pass, Policy};
+use crate::platform::clock::monotonic;
 
 /// When requests to the shop are refused at once, and how often one finds out whether it answers again.
 pub const BREAKER: Policy = Policy {
     failures: 5,
     probes: Backoff { first: Duration::from_millis(250), cap: Duration::from_secs(2) },
-    at_once: 1,
+    // A probe is a client's request, and a client may keep its body back: of some at a time one soon shows how the shop is,
+    // and whoever holds one for longer than the longest pause is not waited for.
+    at_once: 8,
+    probe_lasts: Duration::from_secs(2),
 };
+
+/// How long a request's body may take from a client to the shop: some 75 MB at 1 Mbit/s. Without it a client that sends a
+/// byte now and then keeps its place for ever.
+const BODY_DEADLINE: Duration = Duration::from_secs(600);
 
 /// The shop, its name resolved: nothing is looked up while requests are served.
 #[derive(Debug, Clone)]
@@ -30,6 +38,8 @@ pub struct Shop {
     pub connect_timeout: Duration,
     /// Deadline of each read and write.
     pub timeout: Duration,
+    /// Deadline of a request's whole body, the client's part in it included.
+    pub body_deadline: Duration,
     /// How long an idle connection is kept; below the shop's own idle timeout.
     pub idle_timeout: Duration,
     /// Places for requests under way: a hung shop must not hold every connection of the gate.
@@ -44,9 +54,15 @@ pub(super) struct ShopPass {
     breaker: Arc<Circuit>,
     pass: Pass,
     told: bool,
+    body_until: Instant,
 }
 
 impl ShopPass {
+    /// How long the request's body may still take.
+    pub(super) fn left_for_body(&self) -> Duration {
+        self.body_until.saturating_duration_since(monotonic())
+    }
+
     /// The shop has begun to answer.
     pub(super) fn answered(&mut self) {
         self.told = true;
@@ -120,6 +136,7 @@ impl Shop {
             tls_name: tls.then_some(host),
             connect_timeout: config.connect_timeout.0,
             timeout: config.timeout.0,
+            body_deadline: BODY_DEADLINE,
             idle_timeout: config.idle_timeout.0,
             places: Arc::new(Semaphore::new(max_in_flight)),
             breaker: Arc::new(breaker),
@@ -134,7 +151,13 @@ impl Shop {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Code::Busy)?;
         match self.breaker.ask() {
             Pass::Refused(wait) => Err(Refusal::from(Code::UpstreamUnavailable).retry_after(wait)),
-            pass => Ok(ShopPass { _place: place, breaker: Arc::clone(&self.breaker), pass, told: false }),
+            pass => Ok(ShopPass {
+                _place: place,
+                breaker: Arc::clone(&self.breaker),
+                pass,
+                told: false,
+                body_until: monotonic() + self.body_deadline,
+            }),
         }
     }
 

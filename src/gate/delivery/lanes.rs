@@ -12,13 +12,15 @@ use crate::domain::backoff::Backoff;
 use crate::gate::delivery::word::{Why, Word};
 use crate::platform::breaker::{BreakerMetrics, Circuit, Pass, Policy};
 
-/// More failures than the two that a restart of the order service gives an id; at most one delivery a second to one that
-/// is down.
+/// More failures than the two that a restart of the order service gives an id; to one that is down at most `at_once`
+/// deliveries at a time, and after each that fails a pause of up to a second.
 const POLICY: Policy = Policy {
     failures: 5,
     probes: Backoff { first: Duration::from_millis(250), cap: Duration::from_secs(1) },
     // Some orders may be what makes it sick: a few at a time, so that one of the others soon shows that it is well.
     at_once: 8,
+    // Each has its deadline.
+    probe_lasts: Duration::MAX,
 };
 
 /// On whose behalf a delivery begins.
@@ -136,7 +138,7 @@ impl Permit {
                 self.circuit.failed(self.pass, word.label());
             }
             // Somebody answers, though nothing definite: no reason to open, none to close.
-            Word::Unknown(_) if self.pass == Pass::Probe => self.circuit.failed(self.pass, word.label()),
+            Word::Unknown(_) if matches!(self.pass, Pass::Probe(_)) => self.circuit.failed(self.pass, word.label()),
             Word::Unknown(_) => {}
             Word::Booked(_) | Word::Queued(_) | Word::Ended(_) => self.circuit.succeeded(),
         }

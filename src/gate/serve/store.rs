@@ -29,7 +29,12 @@ pub struct OpenStore {
 }
 
 /// Three calls in a row without an answer; after that the gate's polls, four a second, find out when there is one again.
-const BREAKER: Policy = Policy { failures: 3, probes: Backoff { first: POLL_EVERY, cap: POLL_EVERY }, at_once: 1 };
+const BREAKER: Policy = Policy {
+    failures: 3,
+    probes: Backoff { first: POLL_EVERY, cap: POLL_EVERY },
+    at_once: 1,
+    probe_lasts: Duration::MAX,
+};
 
 /// Opens it. A Redis that could lose or misjudge a sale is refused; one that cannot be reached is not, since the shop
 /// behind the gate must not go down with it: it is looked at again until it has been.

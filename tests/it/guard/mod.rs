@@ -43,6 +43,7 @@ impl Bench {
             failures: 3,
             probes: Backoff { first: Duration::from_millis(250), cap: Duration::MAX },
             at_once: 1,
+            probe_lasts: Duration::MAX,
         };
         let breaker = BreakerMetrics::register(&metrics).unwrap().circuit("store", "", policy);
         let settings = RedisSettings { url: url.into(), username: None, password: None, deadline: store_deadline };
