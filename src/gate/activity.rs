@@ -69,6 +69,9 @@ pub struct StoreMetrics {
     barred: IntGaugeVec,
 }
 
+/// The labels of `seckill_store_polls_total`.
+const POLL_RESULTS: [&str; 2] = ["ok", "failed"];
+
 /// Why an activity wins nobody anything on this gate: the labels of `seckill_activity_barred`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BarredBecause {
@@ -112,6 +115,19 @@ impl StoreMetrics {
                 &["activity", "reason"],
             )?,
         })
+    }
+
+    /// Forgets the series of an activity that has stopped: its gauges would stand as they were for ever.
+    pub fn retire(&self, activity: &ActivityId) {
+        let id = activity.as_str();
+        // An error says only that there was none.
+        _ = (self.batch_size.remove_label_values(&[id]), self.store_seconds.remove_label_values(&[id]));
+        for result in POLL_RESULTS {
+            _ = self.polls.remove_label_values(&[id, result]);
+        }
+        for reason in BarredBecause::LABELS {
+            _ = self.barred.remove_label_values(&[id, reason]);
+        }
     }
 }
 
@@ -157,9 +173,10 @@ impl Activity {
         let label = [id.as_str()];
         let batch_size: Histogram = world.metrics.batch_size.with_label_values(&label);
         let store_seconds: Histogram = world.metrics.store_seconds.with_label_values(&label);
-        let polls = |result| world.metrics.polls.with_label_values(&[id.as_str(), result]);
+        let [polls_ok, polls_failed] =
+            POLL_RESULTS.map(|result| world.metrics.polls.with_label_values(&[id.as_str(), result]));
         let barred = BarredBecause::LABELS.map(|why| world.metrics.barred.with_label_values(&[id.as_str(), why]));
-        let metrics = ActivityMetrics { polls_ok: polls("ok"), polls_failed: polls("failed"), barred };
+        let metrics = ActivityMetrics { polls_ok, polls_failed, barred };
         let activity = Arc::new_cyclic(|this: &Weak<Activity>| {
             let this = this.clone();
             let combiner = Combiner::start(Parts {

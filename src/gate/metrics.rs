@@ -71,6 +71,11 @@ pub enum AttemptOutcome {
     Refused(Code),
 }
 
+impl AttemptOutcome {
+    /// What counts beside the refusals' codes.
+    const NAMES: [&str; 2] = ["WON", "QUEUED"];
+}
+
 /// Counters that are looked up at their first use.
 struct Cells {
     family: IntCounterVec,
@@ -156,6 +161,21 @@ impl Metrics {
         }
     }
 
+    /// Forgets the series of an activity that is on the edge no more.
+    pub fn retire(&self, activity: &ActivityId) {
+        let id = activity.as_str();
+        // An error says only that there was none.
+        _ = self.page_hits.remove_label_values(&[id]);
+        for outcome in AttemptOutcome::NAMES.into_iter().chain(Code::ALL.iter().map(|code| code.name())) {
+            _ = self.attempts.remove_label_values(&[id, outcome]);
+        }
+        for stage in Stage::ALL {
+            for code in Code::ALL {
+                _ = self.refusals.remove_label_values(&[id, stage.name(), code.name()]);
+            }
+        }
+    }
+
     /// The counters of one activity.
     pub fn meter(&self, activity: &ActivityId) -> Meter {
         self.meter_named(activity.as_str())
@@ -193,9 +213,10 @@ impl Meter {
 
     /// Counts what an attempt was told.
     pub fn attempt(&self, outcome: AttemptOutcome) {
+        let [won, queued] = AttemptOutcome::NAMES;
         let (index, name) = match outcome {
-            AttemptOutcome::Won => (0, "WON"),
-            AttemptOutcome::Queued => (1, "QUEUED"),
+            AttemptOutcome::Won => (0, won),
+            AttemptOutcome::Queued => (1, queued),
             AttemptOutcome::Refused(code) => (2 + code as usize, code.name()),
         };
         self.attempts.count(index, &[&self.activity, name]);

@@ -166,6 +166,13 @@ impl BreakerMetrics {
             opened: self.opened.with_label_values(&[target, activity]),
         }
     }
+
+    /// Takes the series of an activity's breaker off the page: it is gone, and would stand as it was for ever.
+    pub fn retire(&self, target: &'static str, activity: &str) {
+        let labels = [target, activity];
+        // An error says only that there was none.
+        _ = (self.open.remove_label_values(&labels), self.opened.remove_label_values(&labels));
+    }
 }
 
 /// A shared breaker that is counted and logged.
@@ -191,14 +198,12 @@ impl Circuit {
 
     /// See [`Breaker::succeeded`].
     pub fn succeeded(&self) {
-        let change = self.lock().succeeded();
-        self.tell(change, "");
+        self.report("", Breaker::succeeded);
     }
 
     /// See [`Breaker::failed`]; `why` is logged if this opens it.
     pub fn failed(&self, pass: Pass, why: &str) {
-        let change = self.lock().failed(pass, monotonic());
-        self.tell(change, why);
+        self.report(why, |breaker| breaker.failed(pass, monotonic()));
     }
 
     /// See [`Breaker::abandoned`].
@@ -206,19 +211,22 @@ impl Circuit {
         self.lock().abandoned(pass);
     }
 
-    fn tell(&self, change: Change, why: &str) {
+    fn report(&self, why: &str, report: impl FnOnce(&mut Breaker) -> Change) {
+        let mut breaker = self.lock();
+        let change = report(&mut breaker);
+        if change != Change::None {
+            // Under the lock: of two changes that follow one another, the later one is shown.
+            self.open.set(i64::from(breaker.is_open()));
+        }
+        drop(breaker);
         let (target, activity) = (self.target, &self.activity);
         match change {
             Change::None => {}
             Change::Opened => {
-                self.open.set(1);
                 self.opened.inc();
                 tracing::warn!(of = target, activity, why, "breaker open: it does not answer, so calls fail at once");
             }
-            Change::Closed => {
-                self.open.set(0);
-                tracing::info!(of = target, activity, "breaker closed: it answers again");
-            }
+            Change::Closed => tracing::info!(of = target, activity, "breaker closed: it answers again"),
         }
     }
 

@@ -277,10 +277,20 @@ async fn an_activity_that_was_never_preheated_is_edited_and_goes_freely() {
     let other = sale("sketch", 2, &deployment.config);
     edit(&deployment, |text| format!("{text}{other}"));
     assert_eq!(reload(&deployment, &[]).0, 0);
+    assert_eq!(deployment.look(0, "/seckill/sketch").await, 200);
+    let of_sketch = async || {
+        let metrics = deployment.metrics(0).await;
+        let series = metrics.lines().filter(|line| line.contains(r#"activity="sketch""#));
+        series.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let shown = of_sketch().await;
+    for series in ["seckill_activity_barred{", "seckill_breaker_open{", "seckill_page_hits_total{"] {
+        assert!(shown.iter().any(|line| line.starts_with(series)), "{series} is not in {shown:#?}");
+    }
     edit(&deployment, |text| text.replace(&other, ""));
     let (code, told, said) = reload(&deployment, &[]);
     assert_eq!((code, told.as_str()), (0, "applied:\n  activities.sketch: removed\n"), "{said}");
-    assert!(!deployment.metrics(0).await.contains(r#"seckill_stock_units{activity="sketch""#));
+    assert_eq!(of_sketch().await, Vec::<String>::new());
     let gone = deployment.json(0, "/seckill/sketch/state", "ann").await;
     assert_eq!(gone["code"], "NO_SUCH_ACTIVITY");
 }

@@ -78,6 +78,13 @@ impl Courier {
         self.inner.metrics.conflicts.with_label_values(&[activity.as_str()]);
     }
 
+    /// Closes the lane of an activity that has stopped, and forgets its series.
+    pub fn retire(&self, activity: &ActivityId) {
+        self.inner.lanes.retire(activity);
+        // An error says only that there was none.
+        _ = self.inner.metrics.conflicts.remove_label_values(&[activity.as_str()]);
+    }
+
     /// The deadline of one delivery.
     pub fn deadline(&self) -> Duration {
         self.inner.client.deadline()

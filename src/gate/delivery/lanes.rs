@@ -23,6 +23,9 @@ const POLICY: Policy = Policy {
     probe_lasts: Duration::MAX,
 };
 
+/// What the breakers stand before.
+const TARGET: &str = "orders";
+
 /// On whose behalf a delivery begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Errand {
@@ -82,6 +85,16 @@ impl Lanes {
         self.lock().lane(activity, &self.breakers);
     }
 
+    /// Closes the lane of an activity that this gate does not run any more: the others have its share, and its series go.
+    /// To be called when nobody asks for its permits any more; those still given out end as they may.
+    pub fn retire(&self, activity: &ActivityId) {
+        let mut state = self.lock();
+        state.lanes.remove(activity);
+        self.breakers.retire(TARGET, activity.as_str());
+        drop(state);
+        self.freed.notify_one();
+    }
+
     /// A permit, if there is one.
     pub fn try_permit(self: &Arc<Lanes>, activity: &ActivityId, errand: Errand) -> Result<Permit, NoPermit> {
         let mut state = self.lock();
@@ -125,7 +138,7 @@ impl State {
         self.lanes.entry(activity.clone()).or_insert_with(|| Lane {
             in_use: 0,
             by_relay: 0,
-            circuit: Arc::new(breakers.circuit("orders", activity.as_str(), POLICY)),
+            circuit: Arc::new(breakers.circuit(TARGET, activity.as_str(), POLICY)),
         })
     }
 }
@@ -153,7 +166,10 @@ impl Drop for Permit {
         }
         let mut state = self.lanes.lock();
         state.in_use -= 1;
-        if let Some(lane) = state.lanes.get_mut(&self.activity) {
+        // Not if its lane is gone, perhaps with a new one in its place.
+        if let Some(lane) = state.lanes.get_mut(&self.activity)
+            && Arc::ptr_eq(&lane.circuit, &self.circuit)
+        {
             lane.in_use -= 1;
             lane.by_relay -= usize::from(self.errand == Errand::Relay);
         }
@@ -188,6 +204,23 @@ mod tests {
         drop(a);
         assert_eq!(take(&lanes, "a", Errand::Relay).len(), 2, "the relay leaves half of the share to winners");
         assert_eq!(take(&lanes, "a", Errand::First).len(), 4, "dropped permits come back");
+    }
+
+    #[test]
+    fn an_activity_that_is_gone_leaves_its_share_to_the_others_and_its_permits_disturb_nobody() {
+        let lanes = lanes(8);
+        let b = "b".parse().unwrap();
+        lanes.announce(&"a".parse().unwrap());
+        let old = take(&lanes, "b", Errand::First);
+        assert_eq!(old.len(), 4);
+        lanes.retire(&b);
+        assert_eq!(take(&lanes, "a", Errand::First).len(), 4, "four are still under way");
+        lanes.announce(&b);
+        let new = take(&lanes, "b", Errand::First);
+        assert_eq!(new.len(), 4);
+        drop((old, new));
+        lanes.retire(&b);
+        assert_eq!(take(&lanes, "a", Errand::First).len(), 8);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -46,6 +47,7 @@ pub struct Starter {
 struct Running {
     activity: Arc<Activity>,
     ended: CancellationToken,
+    relay: JoinHandle<()>,
 }
 
 impl Starter {
@@ -61,13 +63,22 @@ impl Starter {
             self.shutdown.clone(),
         );
         let stopped = ended.clone();
-        self.tasks.spawn(async move {
+        let relay = self.tasks.spawn(async move {
             tokio::select! {
                 () = relay => {}
                 () = stopped.cancelled() => {}
             }
         });
-        Running { activity, ended }
+        Running { activity, ended, relay }
+    }
+
+    /// Stops an activity to which nobody is led any more, and forgets what it showed.
+    async fn stop(&self, id: &ActivityId, running: Running) {
+        running.ended.cancel();
+        // It asks for permits, which would open the lane again.
+        _ = running.relay.await;
+        self.courier.retire(id);
+        self.world.metrics.retire(id);
     }
 }
 
@@ -89,7 +100,7 @@ impl Roster {
 
     /// Starts what is new, tells the others what the file says now, and gives all of them, and those that are to be stopped
     /// once nobody is led to them any more.
-    fn follow(&self, config: &Config) -> (Arc<Activities>, Vec<CancellationToken>) {
+    fn follow(&self, config: &Config) -> (Arc<Activities>, Vec<(ActivityId, Running)>) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         for (id, activity) in &config.activities {
             match running.get(id) {
@@ -98,7 +109,7 @@ impl Roster {
             }
         }
         let gone: Vec<ActivityId> = running.keys().filter(|id| !config.activities.contains_key(*id)).cloned().collect();
-        let stopped = gone.iter().filter_map(|id| running.remove(id)).map(|running| running.ended).collect();
+        let stopped = gone.into_iter().filter_map(|id| running.remove_entry(&id)).collect();
         let present: Activities =
             running.iter().map(|(id, running)| (id.clone(), Arc::clone(&running.activity))).collect();
         let present = Arc::new(present);
@@ -169,7 +180,7 @@ impl Site for Live {
         if dry_run {
             return Ok(());
         }
-        // From here on nothing fails and nothing waits.
+        // From here on nothing fails, and nothing waits until it is in effect.
         let (activities, stopped) = self.roster.follow(&loaded.config);
         let courier = &self.roster.starter.courier;
         let before = self.edge.sale.load_full();
@@ -179,7 +190,10 @@ impl Site for Live {
         let world = self.admin.load_full();
         self.admin.store(Arc::new(world.with(managed(&loaded.config, &activities), parts::gates(&loaded.config))));
         self.auth.follow(&auth);
-        stopped.iter().for_each(CancellationToken::cancel);
+        for (id, running) in stopped {
+            self.roster.starter.stop(&id, running).await;
+            metrics.retire(&id);
+        }
         Ok(())
     }
 }
