@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -110,29 +111,41 @@ impl Consumer {
     }
 
     async fn work_off(&self, deliveries: Vec<Delivery>, shutdown: &CancellationToken) -> Result<(), Stopped> {
-        let mut rest = &deliveries[..];
+        let settled = AtomicUsize::new(0);
+        // However long that takes: what this process works on, or will when its turn comes, is not stale. One clock for the
+        // whole hand-out: one per batch would never strike if the batches are short.
+        tokio::select! {
+            done = self.work_off_in_batches(&deliveries, &settled, shutdown) => done,
+            never = self.keep(&deliveries, &settled) => match never {},
+        }
+    }
+
+    async fn work_off_in_batches(
+        &self,
+        deliveries: &[Delivery],
+        settled: &AtomicUsize,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Stopped> {
+        let mut rest = deliveries;
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(self.batch().min(rest.len()));
             // The rate cap: a batch lasts at least as long as its orders may.
             let least = Duration::from_secs_f64(batch.len() as f64 / self.settings.orders_per_second.max(0.001));
-            let work = async { tokio::join!(self.settle(batch, shutdown), pause(least, shutdown)) };
-            // However long that takes: what this process works on, or will in a moment, is not stale.
-            let (settled, ()) = tokio::select! {
-                done = work => done,
-                never = self.keep(rest) => match never {},
-            };
-            settled?;
+            let (outcome, ()) = tokio::join!(self.settle(batch, shutdown), pause(least, shutdown));
+            outcome?;
+            settled.fetch_add(batch.len(), Ordering::Relaxed);
             rest = later;
         }
         Ok(())
     }
 
-    /// Keeps entries from being claimed by others while their turn comes.
-    async fn keep(&self, deliveries: &[Delivery]) -> Infallible {
+    /// Keeps entries from being claimed by others while their turn comes; the first `settled` of them are done.
+    async fn keep(&self, deliveries: &[Delivery], settled: &AtomicUsize) -> Infallible {
         loop {
             tokio::time::sleep(self.settings.claim_after / 3).await;
             // If it fails for long they are claimed, and booked by whoever comes first.
-            if let Err(error) = self.queue.keep(deliveries).await {
+            let rest = deliveries.get(settled.load(Ordering::Relaxed)..).unwrap_or_default();
+            if let Err(error) = self.queue.keep(rest).await {
                 warn!(%error, "entries under work may be claimed by others");
             }
         }

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use seckill_gate::domain::{ActivityId, RequestId, UserId};
+use seckill_gate::orders::consumer::ConsumerSettings;
+use seckill_gate::orders::ledger::Registered;
 use seckill_gate::orders::order::NewOrder;
 use sqlx::{Connection, MySqlConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -197,6 +200,33 @@ async fn what_a_stopped_process_holds_is_booked_by_another_and_once() {
         world.queue.push(order).await.unwrap();
     }
     all_booked(&world, batch.len() + more.len()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_its_turn_in_a_long_hand_out_is_not_claimed() {
+    let world = world().await;
+    // Thirty sales at once are as many batches, of 80 ms each; what is idle for 900 ms is claimed.
+    let sales: Vec<ActivityId> = (0..30).map(|n| format!("sale-{n}").parse().unwrap()).collect();
+    for id in &sales {
+        let registered = world.ledger.register(id, &terms(1, &[("phone", 100)]), 0, 1).await.unwrap();
+        assert_eq!(registered, Registered::Created);
+        for n in 0..10 {
+            let user: UserId = format!("u{n}").parse().unwrap();
+            let request_id = RequestId::derive(id, &user, &"k".parse().unwrap());
+            let order = NewOrder { request_id, activity: id.clone(), user, ..order("u", "k") };
+            world.queue.push(&order).await.unwrap();
+        }
+    }
+    let claim_after = Duration::from_millis(900);
+    let paced = ConsumerSettings { batch: 10, orders_per_second: 125.0, claim_after, ..settings() };
+    let (slow, slows) = world.consume_counted(world.queue_of("slow"), paced);
+    let booked = || slows.booked.with_label_values(&["booked"]).get();
+    eventually("it began", async || booked() > 0).await;
+    let (other, others) = world.consume_counted(world.queue_of("other"), paced);
+    eventually("all were booked", async || booked() + others.booked.with_label_values(&["booked"]).get() == 300).await;
+    assert_eq!(others.claimed.get(), 0, "claimed from a process that works");
+    slow.stop().await;
+    other.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
