@@ -269,6 +269,12 @@ async fn ambiguous_requests_never_reach_the_shop() {
         "GET /seckill/sale HTTP/1.1\r\nHost : x\r\n\r\n",
         "GET /seckill/sale HTTP/1.1\nHost: x\n\n",
         "GET /cart HTTP/1.1\r\nHost: x\nX: y\r\n\r\n",
+        "POST /cart HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        "POST /cart HTTP/1.1\r\nHost: x\r\nContent-Length: 2, 2\r\n\r\n{}",
+        "POST /cart HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "POST /cart HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "GET /cart HTTP/1.1 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /seckill /sale/state HTTP/1.1\r\nHost: x\r\n\r\n",
         "CONNECT shop:80 HTTP/1.1\r\nHost: shop:80\r\n\r\n",
         "nonsense\r\n\r\n",
     ] {

@@ -2,11 +2,13 @@
 //! Pingora.
 //!
 //! [`accept`] takes connections and ends them in order; [`connection`] is one client's socket with its deadlines;
-//! [`proxy`] sends a request to the pipeline or to the shop; [`body`] and [`write`] read and write one message.
+//! [`plain`] refuses what is not written plainly; [`proxy`] sends a request to the pipeline or to the shop; [`body`] and
+//! [`write`] read and write one message.
 
 mod accept;
 mod body;
 mod connection;
+mod plain;
 mod proxy;
 mod shop;
 mod write;

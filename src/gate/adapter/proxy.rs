@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use http::header::EXPECT;
 use http::{HeaderMap, HeaderName};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
@@ -15,7 +15,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 
 use super::shop::{Shop, ShopPass};
-use super::{body, write};
+use super::{body, plain, write};
 use crate::domain::refusal::Code;
 use crate::gate::answer::Refusal;
 use crate::gate::delivery::told::FirstDelivery;
@@ -158,38 +158,6 @@ fn forwarded_for(headers: &HeaderMap, peer: IpAddr) -> String {
     line
 }
 
-/// Whether a line of the header block ends with a bare line feed. The server takes it for an end of line; whoever stands
-/// before the gate may not have, and then the two see different requests.
-fn has_bare_line_feed(session: &Session) -> bool {
-    session.downstream_session.as_http1().is_some_and(|http1| {
-        let raw = http1.get_headers_raw_bytes();
-        raw.first() == Some(&b'\n') || raw.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r')
-    })
-}
-
-/// Whether the request target holds a fragment. The server has cut it off already, and what is judged is what was sent.
-fn has_fragment(session: &Session) -> bool {
-    session.downstream_session.as_http1().is_some_and(|http1| {
-        let raw = http1.get_headers_raw_bytes();
-        raw.trim_ascii_start().split(|&byte| byte == b'\n').next().is_some_and(|line| line.contains(&b'#'))
-    })
-}
-
-/// Whether the header block that came over the wire holds both framings: the server has dropped one of them already.
-fn has_both_framings(session: &Session) -> bool {
-    let headers = &session.req_header().headers;
-    headers.contains_key(TRANSFER_ENCODING)
-        && (headers.contains_key(CONTENT_LENGTH)
-            || session.downstream_session.as_http1().is_some_and(|http1| {
-                let raw = http1.get_headers_raw_bytes();
-                raw.split(|&byte| byte == b'\n').any(|line| {
-                    line.split(|&byte| byte == b':')
-                        .next()
-                        .is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"content-length"))
-                })
-            }))
-}
-
 #[async_trait]
 impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
     type CTX = Ctx;
@@ -218,14 +186,8 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
             self.refuse(session, &sale, Refusal::from(Code::UriTooLarge).closing()).await?;
             return Ok(true);
         }
-        if has_bare_line_feed(session) {
-            let detail = "The header holds a line feed without a carriage return.";
-            self.refuse(session, &sale, Refusal::bad_request(detail).closing()).await?;
-            return Ok(true);
-        }
-        if has_fragment(session) {
-            let detail = "The request target holds a fragment, which is the client's own business.";
-            self.refuse(session, &sale, Refusal::bad_request(detail).closing()).await?;
+        if let Some(fault) = plain::fault_of_lines(session) {
+            self.refuse(session, &sale, Refusal::bad_request(fault).closing()).await?;
             return Ok(true);
         }
         if let Err(refusal) = shape::host(session.req_header().version, &session.req_header().headers) {
@@ -237,9 +199,8 @@ impl<A: AttemptPort, D: FirstDelivery<A>> ProxyHttp for Proxy<A, D> {
         let (rest, query) = match path::place(path, &sale.prefix) {
             Ok(Place::Shop) => {
                 ctx.route = RouteName::Shop;
-                if has_both_framings(session) {
-                    let detail = "Content-Length and Transfer-Encoding stand together.";
-                    self.refuse(session, &sale, Refusal::bad_request(detail).closing()).await?;
+                if let Some(fault) = plain::fault_of_framing(session) {
+                    self.refuse(session, &sale, Refusal::bad_request(fault).closing()).await?;
                     return Ok(true);
                 }
                 match self.shop.enter() {

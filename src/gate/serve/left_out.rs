@@ -79,8 +79,10 @@ impl LeftOut {
             match unsettled {
                 _ if self.known.contains_key(activity) => {}
                 0 => tracing::warn!(%activity, "LEFT OUT: the store holds this sale, and the file does not name it"),
-                _ => tracing::error!(%activity, unsettled, "LEFT OUT: the store holds this sale, the file does not name \
-                    it, and wins wait in it: this gate neither delivers them nor marks them dead. Put it back into the file"),
+                _ => {
+                    tracing::error!(%activity, unsettled, "LEFT OUT: the store holds this sale, the file does not name \
+                    it, and wins wait in it: this gate neither delivers them nor marks them dead. Put it back into the file")
+                }
             }
         }
         for activity in self.known.keys().filter(|activity| !found.contains_key(*activity)) {
