@@ -222,7 +222,10 @@ async fn readiness_follows_start_and_drain_and_nothing_else() {
     let ready =
         || async { rig.http.get(rig.url("/readyz")).header("host", "probe").send().await.unwrap().status().as_u16() };
     assert_eq!(ready().await, 503);
+    // A reload that makes its world just before the start, and puts it in just after.
+    let reloaded = rig.world.with(BTreeMap::new(), Vec::new());
     rig.world.mark_started();
+    assert!(reloaded.is_ready());
     rig.store.state.lock().unwrap().down = true;
     assert_eq!(ready().await, 200);
     rig.trigger.advance(Stage::Draining);
@@ -379,7 +382,7 @@ async fn promtool_finds_nothing_wrong_with_the_metrics() {
     let registry = Arc::new(Metrics::new().unwrap());
     let delivery = DeliveryMetrics::register(&registry).unwrap();
     delivery.seconds.with_label_values(&["booked"]).observe(0.02);
-    delivery.conflicts.with_label_values(&["sale"]).inc();
+    delivery.conflicts.announce(&"sale".parse().unwrap());
     let activity: Arc<dyn Outbox> = FakeActivity::new();
     let views = ViewMetrics::new(move || vec![activity.clone()], Arc::new(StoreClock::new())).unwrap();
     registry.register(Box::new(views)).unwrap();

@@ -214,14 +214,18 @@ async fn release_one(
             return Err(Problem::conflict("CANNOT_VOID", detail));
         }
     };
+    let word = release.cause.as_str();
     match managed.activity.release(request_id, release).await?? {
         Recorded::Applied(_) | Recorded::MarkedDead { .. } => Ok(Outcome { name, dry_run }),
         Recorded::Already(_) => Ok(Outcome { name: "already", dry_run }),
         Recorded::Conflict(known) => {
-            tracing::error!(activity = %id, %request_id, state = ?known.state, "CONFLICT: a void contradicts the win");
+            world.conflicts.contradicted(id, request_id, word, &known);
             Err(conflict())
         }
-        Recorded::UnknownWin => Err(Problem::unknown_win()),
+        Recorded::UnknownWin => {
+            world.conflicts.unknown(id, request_id, word);
+            Err(Problem::unknown_win())
+        }
     }
 }
 

@@ -61,7 +61,7 @@ async fn apply(
         Recorded::Applied(_) | Recorded::MarkedDead { .. } => done("applied"),
         Recorded::Already(_) => done("already"),
         Recorded::Conflict(known) => {
-            tracing::error!(activity = %id, %request_id, state = ?known.state, "CONFLICT: a release contradicts the win");
+            world.conflicts.contradicted(id, request_id, cause.as_str(), &known);
             Err(conflict())
         }
         Recorded::UnknownWin => Err(Problem::unknown_win()),

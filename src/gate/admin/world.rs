@@ -14,6 +14,7 @@ use crate::domain::admission::{ActivityState, Change, JournalCursor, Operated, P
 use crate::domain::dead_letters::Retried;
 use crate::domain::{ActivityId, GateId, RequestId, StoreMs};
 use crate::gate::activity::{Activity, Phase};
+use crate::gate::delivery::conflicts::Conflicts;
 use crate::gate::delivery::outbox::{Guarded, Outbox};
 use crate::gate::ledger::LedgerAccess;
 use crate::gate::reload::Reloader;
@@ -69,8 +70,10 @@ pub struct AdminWorld {
     pub gates: Vec<GateId>,
     /// How long units that come back stay `returning`.
     pub returning_delay: Duration,
-    /// Whether the public listener is up.
-    pub started: AtomicBool,
+    /// Where a word of the order service that contradicts a win is counted.
+    pub conflicts: Conflicts,
+    /// Whether the public listener is up; one for all worlds, since a reload may come in at any moment.
+    pub started: Arc<AtomicBool>,
     /// The end of the process.
     pub shutdown: Shutdown,
 }
@@ -117,7 +120,8 @@ impl AdminWorld {
             clock: Arc::clone(&self.clock),
             gates,
             returning_delay: self.returning_delay,
-            started: AtomicBool::new(self.started.load(Ordering::Acquire)),
+            conflicts: self.conflicts.clone(),
+            started: Arc::clone(&self.started),
             shutdown: self.shutdown.clone(),
         }
     }

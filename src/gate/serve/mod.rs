@@ -6,7 +6,6 @@ mod parts;
 mod store;
 
 use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -152,7 +151,8 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reload
         clock,
         gates: parts::gates(config),
         returning_delay: RETURNING_DELAY,
-        started: AtomicBool::new(false),
+        conflicts: courier.conflicts(),
+        started: Arc::default(),
         shutdown: shutdown.clone(),
     }));
     let admin_address = sockets.admin.local_addr()?;

@@ -291,7 +291,8 @@ pub async fn rig(kind: Kind, stock: i64, dead_letters: DeadLetterPolicy) -> Rig 
         clock,
         gates: vec!["gate-1".parse().unwrap()],
         returning_delay: Duration::from_secs(1),
-        started: AtomicBool::new(true),
+        conflicts: courier.conflicts(),
+        started: Arc::new(AtomicBool::new(true)),
         shutdown: shutdown.clone(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
