@@ -22,6 +22,7 @@ use seckill_gate::platform::http_server::{HttpLimits, serve};
 use seckill_gate::platform::shutdown::{self, Trigger};
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio_util::task::TaskTracker;
 
 use crate::fake_activity::FakeActivity;
 use crate::fake_store::{FakeStore, snapshot, terms};
@@ -90,6 +91,7 @@ pub async fn rig() -> Rig {
         returning_delay: Duration::from_secs(1),
         conflicts: Conflicts::register(&metrics).unwrap(),
         started: Arc::default(),
+        under_way: TaskTracker::new(),
         shutdown: shutdown.clone(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -30,6 +30,8 @@ pub struct FakeActivity {
     id: ActivityId,
     view: View,
     pub state: Mutex<State>,
+    /// Whoever writes it holds every change up, just before it is made.
+    pub hold: tokio::sync::RwLock<()>,
 }
 
 #[derive(Default)]
@@ -73,7 +75,7 @@ impl FakeActivity {
     }
 
     pub fn named(id: &str) -> Arc<FakeActivity> {
-        Arc::new(FakeActivity { id: id.parse().unwrap(), view: view(), state: Mutex::default() })
+        Arc::new(FakeActivity { id: id.parse().unwrap(), view: view(), state: Mutex::default(), hold: Default::default() })
     }
 
     /// A fresh win of this user, held.
@@ -146,6 +148,7 @@ impl Outbox for FakeActivity {
         }
     }
     async fn release(&self, id: RequestId, release: Release) -> Guarded<Recorded> {
+        let _go = self.hold.read().await;
         let short = release.ledger_was_short();
         let noted = Noted::Released(release.cause.as_str(), release.reason.to_string(), short);
         self.record(id, noted, WinEvent::Ended(release.cause), WinState::Released(release), None)
@@ -164,12 +167,14 @@ impl Operable for FakeActivity {
         Phase::Open
     }
     async fn operate(&self, change: Change) -> Guarded<Operated> {
+        let _go = self.hold.read().await;
         let mut state = self.state.lock().unwrap();
         state.changes.push(change);
         state.calls.lock().unwrap().push("store change".into());
         Ok(Ok(state.operated.clone().unwrap_or(Operated::Applied)))
     }
     async fn retry(&self, ids: &[RequestId]) -> Guarded<Vec<Retried>> {
+        let _go = self.hold.read().await;
         let mut state = self.state.lock().unwrap();
         state.retried.extend(ids);
         Ok(Ok(ids.iter().map(|_| Retried::Due).collect()))

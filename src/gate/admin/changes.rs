@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use serde::Deserialize;
 
-use super::body::{Asked, Outcome, Plain, audit};
+use super::body::{Asked, Outcome, Plain};
+use super::own_task::{Line, change};
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
 use crate::domain::admission::{Change, Operated};
@@ -39,28 +40,34 @@ async fn set_pause(
     asked: Asked<Plain>,
     pause: bool,
 ) -> Changed {
-    let (id, managed) = world.managed(&name)?;
-    let outcome = if asked.body.dry_run {
-        let view = managed.activity.view();
-        view.epoch().ok_or_else(|| Problem::not_preheated(id)).map(|_| would(view.paused == pause))
-    } else {
-        operate(managed, if pause { Change::Pause } else { Change::Resume }).await
-    };
-    audit(if pause { "pause" } else { "resume" }, id, asked.peer, asked.body.dry_run, "", &outcome);
-    outcome
+    let (action, wished) = if pause { ("pause", Change::Pause) } else { ("resume", Change::Resume) };
+    let dry_run = asked.body.dry_run;
+    let line = Line { action, activity: name, peer: asked.peer, dry_run, asked: String::new() };
+    change(world, line, move |_, id, managed| {
+        Box::pin(async move {
+            if dry_run {
+                let view = managed.activity.view();
+                return view.epoch().ok_or_else(|| Problem::not_preheated(id)).map(|_| would(view.paused == pause));
+            }
+            operate(managed, wished).await
+        })
+    })
+    .await
 }
 
 /// `POST …/stop-sku`
 pub async fn stop_sku(State(world): State<Arc<AdminWorld>>, Path(name): Path<String>, asked: Asked<OneSku>) -> Changed {
-    let (id, managed) = world.managed(&name)?;
     let OneSku { sku, dry_run } = asked.body;
-    let outcome = if dry_run {
-        stock_now(&world, id, &sku).await.map(|stock| would(stock.stopped))
-    } else {
-        operate(managed, Change::StopSku(sku.clone())).await
-    };
-    audit("stop-sku", id, asked.peer, dry_run, sku.as_str(), &outcome);
-    outcome
+    let line = Line { action: "stop-sku", activity: name, peer: asked.peer, dry_run, asked: sku.to_string() };
+    change(world, line, move |world, id, managed| {
+        Box::pin(async move {
+            if dry_run {
+                return stock_now(world, id, &sku).await.map(|stock| would(stock.stopped));
+            }
+            operate(managed, Change::StopSku(sku)).await
+        })
+    })
+    .await
 }
 
 /// `POST …/start-sku`: only where store and ledger agree, since a disagreement is what stops a SKU by itself.
@@ -69,11 +76,12 @@ pub async fn start_sku(
     Path(name): Path<String>,
     asked: Asked<OneSku>,
 ) -> Changed {
-    let (id, managed) = world.managed(&name)?;
     let OneSku { sku, dry_run } = asked.body;
-    let outcome = start(&world, id, managed, &sku, dry_run).await;
-    audit("start-sku", id, asked.peer, dry_run, sku.as_str(), &outcome);
-    outcome
+    let line = Line { action: "start-sku", activity: name, peer: asked.peer, dry_run, asked: sku.to_string() };
+    change(world, line, move |world, id, managed| {
+        Box::pin(async move { start(world, id, managed, &sku, dry_run).await })
+    })
+    .await
 }
 
 async fn start(world: &AdminWorld, id: &ActivityId, managed: &Managed, sku: &SkuId, dry_run: bool) -> Changed {

@@ -12,8 +12,9 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::body::{Asked, Outcome, Plain, audit};
+use super::body::{Asked, Outcome, Plain};
 use super::changes::would;
+use super::own_task::{Line, Told, change};
 use super::problem::Problem;
 use super::releases::conflict;
 use super::world::{AdminWorld, Managed};
@@ -72,12 +73,10 @@ pub async fn retry(
     Path((name, request_id)): Path<(String, String)>,
     asked: Asked<Plain>,
 ) -> Result<Outcome, Problem> {
-    let (id, managed) = world.managed(&name)?;
-    let dry_run = asked.body.dry_run;
-    let request_id = parsed(&request_id)?;
-    let outcome = retry_one(&world, id, managed, request_id, dry_run).await;
-    audit("dead-letter-retry", id, asked.peer, dry_run, &request_id.to_string(), &outcome);
-    outcome
+    let (request_id, dry_run) = (parsed(&request_id)?, asked.body.dry_run);
+    let told = request_id.to_string();
+    let line = Line { action: "dead-letter-retry", activity: name, peer: asked.peer, dry_run, asked: told };
+    change(world, line, move |world, id, managed| Box::pin(retry_one(world, id, managed, request_id, dry_run))).await
 }
 
 async fn retry_one(
@@ -108,18 +107,45 @@ pub async fn retry_all(
     State(world): State<Arc<AdminWorld>>,
     Path(name): Path<String>,
     asked: Asked<Plain>,
-) -> Result<Response, Problem> {
-    let (id, managed) = world.managed(&name)?;
+) -> Result<RetriedAll, Problem> {
     let dry_run = asked.body.dry_run;
-    let mut count = 0;
-    let outcome = retry_every(&world, id, managed, dry_run, &mut count).await;
-    audit("dead-letter-retry-all", id, asked.peer, dry_run, &format!("{count} wins"), &outcome);
-    let outcome = outcome?;
-    let mut body = json!({ "outcome": outcome.name, "count": count });
-    if dry_run {
-        body["dry_run"] = true.into();
+    let line = Line { action: "dead-letter-retry-all", activity: name, peer: asked.peer, dry_run, asked: String::new() };
+    change(world, line, move |world, id, managed| {
+        Box::pin(async move {
+            let mut count = 0;
+            let outcome = retry_every(world, id, managed, dry_run, &mut count).await.map_err(|problem| Problem {
+                detail: format!("{}; {count} wins were met before", problem.detail),
+                ..problem
+            })?;
+            Ok(RetriedAll { outcome, count })
+        })
+    })
+    .await
+}
+
+/// What came of all of them, and how many there were.
+pub struct RetriedAll {
+    outcome: Outcome,
+    count: usize,
+}
+
+impl Told for RetriedAll {
+    fn outcome(&self) -> &'static str {
+        self.outcome.name
     }
-    Ok(Json(body).into_response())
+    fn count(&self) -> Option<usize> {
+        Some(self.count)
+    }
+}
+
+impl IntoResponse for RetriedAll {
+    fn into_response(self) -> Response {
+        let mut body = json!({ "outcome": self.outcome.name, "count": self.count });
+        if self.outcome.dry_run {
+            body["dry_run"] = true.into();
+        }
+        Json(body).into_response()
+    }
 }
 
 async fn retry_every(
@@ -161,20 +187,10 @@ pub async fn release(
     Path((name, request_id)): Path<(String, String)>,
     asked: Asked<Plain>,
 ) -> Result<Outcome, Problem> {
-    let request_id = parsed(&request_id)?;
-    world.managed(&name)?;
-    let (dry_run, peer) = (asked.body.dry_run, asked.peer);
-    // A task of its own: a client that gives up must not leave a void id with a held win, and no audit line.
-    let task = tokio::spawn(async move {
-        let (id, managed) = world.managed(&name)?;
-        let outcome = release_one(&world, id, managed, request_id, dry_run).await;
-        audit("dead-letter-release", id, peer, dry_run, &request_id.to_string(), &outcome);
-        outcome
-    });
-    task.await.unwrap_or_else(|_| {
-        let detail = "the release broke off; see the log, and repeat it";
-        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", detail))
-    })
+    let (request_id, dry_run) = (parsed(&request_id)?, asked.body.dry_run);
+    let told = request_id.to_string();
+    let line = Line { action: "dead-letter-release", activity: name, peer: asked.peer, dry_run, asked: told };
+    change(world, line, move |world, id, managed| Box::pin(release_one(world, id, managed, request_id, dry_run))).await
 }
 
 async fn release_one(

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use serde::Deserialize;
 
-use super::body::{Asked, Outcome, audit};
+use super::body::{Asked, Outcome};
 use super::changes::would;
+use super::own_task::{Line, change};
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
 use crate::domain::admission::Recorded;
@@ -29,14 +30,16 @@ pub async fn release(
     Path(name): Path<String>,
     asked: Asked<OrderEnded>,
 ) -> Result<Outcome, Problem> {
-    let (id, managed) = world.managed(&name)?;
     let OrderEnded { request_id, reason, dry_run } = asked.body;
-    let outcome = match Reason::new(&reason) {
-        Ok(reason) => apply(&world, id, managed, request_id, reason, dry_run).await,
-        Err(invalid) => Err(Problem::bad_request(invalid.to_string())),
-    };
-    audit("release", id, asked.peer, dry_run, &format!("{request_id} {}", Reason::lossy(&reason)), &outcome);
-    outcome
+    let told = format!("{request_id} {}", Reason::lossy(&reason));
+    let line = Line { action: "release", activity: name, peer: asked.peer, dry_run, asked: told };
+    change(world, line, move |world, id, managed| {
+        Box::pin(async move {
+            let reason = Reason::new(&reason).map_err(|invalid| Problem::bad_request(invalid.to_string()))?;
+            apply(world, id, managed, request_id, reason, dry_run).await
+        })
+    })
+    .await
 }
 
 async fn apply(

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use serde::Deserialize;
 
-use super::body::{Asked, Outcome, audit};
+use super::body::{Asked, Outcome};
 use super::changes::{operate, operated, stock_now, would};
+use super::own_task::{Line, change};
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
 use crate::domain::admission::{Change, Operated};
@@ -38,12 +39,10 @@ pub async fn set_total(
     Path(name): Path<String>,
     asked: Asked<NewTotal>,
 ) -> Result<Outcome, Problem> {
-    let (id, managed) = world.managed(&name)?;
     let new = asked.body;
-    let outcome = apply(&world, id, managed, &new).await;
     let told = format!("{} {} -> {}", new.sku, new.from, new.to);
-    audit("totals", id, asked.peer, new.dry_run, &told, &outcome);
-    outcome
+    let line = Line { action: "totals", activity: name, peer: asked.peer, dry_run: new.dry_run, asked: told };
+    change(world, line, move |world, id, managed| Box::pin(async move { apply(world, id, managed, &new).await })).await
 }
 
 async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, new: &NewTotal) -> Result<Outcome, Problem> {

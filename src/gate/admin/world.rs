@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use axum::extract::FromRef;
+use tokio_util::task::TaskTracker;
 
 use super::problem::Problem;
 use crate::domain::admission::{ActivityState, Change, JournalCursor, Operated, Poll, PolledActivity, Terms};
@@ -74,6 +75,8 @@ pub struct AdminWorld {
     pub conflicts: Conflicts,
     /// Whether the public listener is up; one for all worlds, since a reload may come in at any moment.
     pub started: Arc<AtomicBool>,
+    /// Changes under way: each is a task of its own, which outlives its request.
+    pub under_way: TaskTracker,
     /// The end of the process.
     pub shutdown: Shutdown,
 }
@@ -122,6 +125,7 @@ impl AdminWorld {
             returning_delay: self.returning_delay,
             conflicts: self.conflicts.clone(),
             started: Arc::clone(&self.started),
+            under_way: self.under_way.clone(),
             shutdown: self.shutdown.clone(),
         }
     }

@@ -47,6 +47,7 @@ use seckill_gate::platform::shutdown::{self, Trigger};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::admin_rig::answer;
 use crate::harness::redis::Redis;
@@ -293,6 +294,7 @@ pub async fn rig(kind: Kind, stock: i64, dead_letters: DeadLetterPolicy) -> Rig 
         returning_delay: Duration::from_secs(1),
         conflicts: courier.conflicts(),
         started: Arc::new(AtomicBool::new(true)),
+        under_way: TaskTracker::new(),
         shutdown: shutdown.clone(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
