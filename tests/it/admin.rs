@@ -32,6 +32,7 @@ use crate::fake_store::{snapshot, terms};
 #[tokio::test]
 async fn nobody_changes_anything_without_the_token_the_host_and_the_origin_being_right() {
     let rig = rig().await;
+    rig.store_holds(10, 0);
     let path = rig.url("/admin/activities/sale/pause");
     let post = || rig.http.post(&path).json(&json!({}));
     let code = |(status, body): (u16, Value)| (status, body["code"].as_str().unwrap_or_default().to_owned());
@@ -428,6 +429,7 @@ async fn a_peer_that_sends_half_a_request_is_let_go_and_more_connections_than_al
 #[tokio::test]
 async fn commands_find_the_gate_and_its_token_through_the_configuration() {
     let rig = rig().await;
+    rig.store_holds(10, 0);
     let folder = tempfile::tempdir().unwrap();
     let (code, _, errors) = rig.command("x", &["keygen", "--out", folder.path().to_str().unwrap()]).await;
     assert_eq!((code, errors.as_str()), (0, ""));

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use seckill_gate::domain::admission::{Barred, Epoch};
 use seckill_gate::domain::win::WinState;
 use seckill_gate::gate::ledger::Voided;
 use serde_json::json;
 
-use crate::admin_rig::{found, rig};
+use crate::admin_rig::{Rig, found, rig};
 use crate::harness::log::Log;
 
 #[tokio::test]
@@ -55,5 +56,75 @@ async fn a_change_whose_client_hangs_up_is_made_nevertheless_and_leaves_its_audi
         if line == "totals" {
             assert_eq!(rig.calls(), ["ledger 10 -> 12", "store change"], "half-way");
         }
+    }
+}
+
+/// What may have befallen a store, and how changes are then refused.
+const TROUBLES: [(&str, fn(&Rig), &str); 6] = [
+    ("restarted, not seen yet", |rig| rig.store.state.lock().unwrap().restarted = true, "SUSPECT"),
+    ("restarted, and followed", followed, "SUSPECT"),
+    ("of another epoch", another_epoch, "FENCED"),
+    ("incomplete", |rig| rig.store.state.lock().unwrap().incomplete = true, "FENCED"),
+    ("gone", |rig| rig.store.state.lock().unwrap().snapshot = None, "FENCED"),
+    ("whole again", |rig| rig.activity.state.lock().unwrap().seen = Some(Barred::Fenced), "FENCED"),
+];
+
+fn followed(rig: &Rig) {
+    rig.store.state.lock().unwrap().restarted = true;
+    rig.activity.state.lock().unwrap().follows = Some("another");
+}
+
+fn another_epoch(rig: &Rig) {
+    rig.store.state.lock().unwrap().snapshot.as_mut().unwrap().terms.epoch = Epoch(2);
+}
+
+#[tokio::test]
+async fn a_change_that_the_store_would_refuse_moves_nothing_and_is_not_promised() {
+    for (trouble, befall, code) in TROUBLES {
+        let rig = rig().await;
+        rig.store_holds(3, 7);
+        rig.ledger_holds(10, 7);
+        befall(&rig);
+        for (action, body) in [
+            ("pause", json!({})),
+            ("resume", json!({})),
+            ("stop-sku", json!({ "sku": "phone" })),
+            ("start-sku", json!({ "sku": "phone" })),
+            ("totals", json!({ "sku": "phone", "from": 10, "to": 12 })),
+            ("totals", json!({ "sku": "phone", "from": 10, "to": 8 })),
+        ] {
+            for dry_run in [false, true] {
+                let mut asked = body.clone();
+                asked["dry_run"] = dry_run.into();
+                assert_eq!(rig.change(action, asked).await, (409, code.into()), "{trouble}: {action}, {dry_run}");
+            }
+        }
+        assert_eq!(rig.calls(), [""; 0], "{trouble}: something moved");
+    }
+}
+
+#[tokio::test]
+async fn a_win_is_given_up_only_where_the_store_would_take_its_release() {
+    for (trouble, befall, code) in TROUBLES {
+        let rig = rig().await;
+        rig.store_holds(3, 7);
+        let mut win = found("ann", WinState::Held);
+        win.record.dead_since = Some(seckill_gate::domain::StoreMs(1));
+        rig.activity.win("ann", b"{}");
+        rig.store.state.lock().unwrap().wins = vec![win.clone()];
+        *rig.ledger.voided.lock().unwrap() = Some(Voided::Void);
+        befall(&rig);
+        let of_win = |action: &str| format!("dead-letters/{}/{action}", win.request_id);
+        // A store that is suspect still takes the order service's word, from a gate that follows its run.
+        let goes_on = ["restarted, and followed", "whole again"].contains(&trouble);
+        let told = |done: &str| if goes_on { (200, done.to_owned()) } else { (409, code.to_owned()) };
+        let ended = json!({ "request_id": win.request_id, "reason": "expired", "dry_run": true });
+        assert_eq!(rig.change("releases", ended).await, told("would_apply"), "{trouble}");
+        for action in [of_win("retry"), of_win("release"), "dead-letters/retry-all".into()] {
+            assert_eq!(rig.change(&action, json!({ "dry_run": true })).await, told("would_apply"), "{trouble}: {action}");
+        }
+        assert_eq!(rig.change(&of_win("release"), json!({})).await, told("applied"), "{trouble}");
+        let voided = if goes_on { vec![format!("void {}", win.request_id)] } else { Vec::new() };
+        assert_eq!(rig.calls(), voided, "{trouble}");
     }
 }

@@ -46,6 +46,9 @@ pub struct State {
     /// The gate has not seen the activity preheated.
     pub unseen: bool,
     pub barred: Option<Barred>,
+    /// What the gate has seen of it, and the run that it has followed since, if not the first.
+    pub seen: Option<Barred>,
+    pub follows: Option<&'static str>,
     pub claims: usize,
     /// Shared with other fakes, so that the order among them shows.
     pub calls: Arc<Mutex<Vec<String>>>,
@@ -133,8 +136,15 @@ impl Outbox for FakeActivity {
         &self.id
     }
     fn view(&self) -> Arc<View> {
-        let vouched = self.view.vouched.clone().filter(|_| !self.state.lock().unwrap().unseen);
-        Arc::new(View { vouched, ..self.view.clone() })
+        let state = self.state.lock().unwrap();
+        let mut view = View { barred: state.seen, ..self.view.clone() };
+        if let (Some(run), Some((_, vouched))) = (state.follows, &mut view.vouched) {
+            *vouched = RunId(run.into());
+        }
+        if state.unseen {
+            (view.vouched, view.barred) = (None, Some(Barred::NotPreheated));
+        }
+        Arc::new(view)
     }
     async fn settle(&self, id: RequestId, settlement: Settlement) -> Guarded<Recorded> {
         match settlement {

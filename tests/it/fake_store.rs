@@ -23,6 +23,10 @@ pub struct State {
     pub calls: Arc<Mutex<Vec<String>>>,
     pub failing_preheats: usize,
     pub down: bool,
+    /// The server runs under another id than the one that the activity was preheated in.
+    pub restarted: bool,
+    /// A part of the activity's keys is gone.
+    pub incomplete: bool,
 }
 
 pub fn terms() -> Terms {
@@ -83,7 +87,11 @@ impl AdmissionStore for FakeStore {
     }
     async fn poll(&self, _: &ActivityId, poll: &Poll) -> Result<Polled, StoreError> {
         let state = self.up()?;
-        let run = RunId("r".into());
+        let preheated_in = RunId("run".into());
+        let run = if state.restarted { RunId("another".into()) } else { preheated_in.clone() };
+        if state.incomplete {
+            return Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::Incomplete });
+        }
         let Some(snapshot) = &state.snapshot else {
             return Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::NotPreheated });
         };
@@ -100,7 +108,7 @@ impl AdmissionStore for FakeStore {
         });
         let stored = ActivityState {
             terms: snapshot.terms.clone(),
-            run_id: run.clone(),
+            run_id: preheated_in,
             paused: false,
             stock: snapshot.skus.clone(),
             unsettled: 0,

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::body::{Asked, Outcome, Plain};
 use super::changes::would;
+use super::foresee::finishable;
 use super::own_task::{Line, Told, change};
 use super::problem::Problem;
 use super::releases::conflict;
@@ -87,12 +88,13 @@ async fn retry_one(
     dry_run: bool,
 ) -> Result<Outcome, Problem> {
     let retried = if dry_run {
+        finishable(world, id, managed).await?;
         match find(world, id, request_id).await?.record.state {
             WinState::Held => return Ok(would(false)),
             state => Retried::Final(state),
         }
     } else {
-        managed.activity.retry(&[request_id]).await??.pop().unwrap_or(Retried::UnknownWin)
+        due_now(managed, &[request_id]).await?.pop().unwrap_or(Retried::UnknownWin)
     };
     match retried {
         Retried::Due => Ok(Outcome { name: "applied", dry_run }),
@@ -157,6 +159,7 @@ async fn retry_every(
 ) -> Result<Outcome, Problem> {
     // What is marked while this goes on was delivered just now: it need not be chased.
     let until = world.clock.now().store;
+    finishable(world, id, managed).await?;
     let mut after = None;
     loop {
         let mut page = world.store.dead_letters(id, &DeadPage { after, limit: PAGE }).await?;
@@ -167,7 +170,7 @@ async fn retry_every(
         if !ids.is_empty() {
             *count += match dry_run {
                 true => ids.len(),
-                false => managed.activity.retry(&ids).await??.iter().filter(|one| **one == Retried::Due).count(),
+                false => due_now(managed, &ids).await?.iter().filter(|one| **one == Retried::Due).count(),
             };
         }
         if last || ids.len() < PAGE {
@@ -200,6 +203,8 @@ async fn release_one(
     request_id: RequestId,
     dry_run: bool,
 ) -> Result<Outcome, Problem> {
+    // Before the id is void: a store that then refuses the release would keep the win for good.
+    finishable(world, id, managed).await?;
     match find(world, id, request_id).await?.record.state {
         WinState::Held if dry_run => return Ok(would(false)),
         WinState::Held => {}
@@ -221,7 +226,7 @@ async fn release_one(
         }
         Voided::OrderExists => {
             // The win's record is behind: the next delivery brings the word that books it.
-            managed.activity.retry(&[request_id]).await??;
+            due_now(managed, &[request_id]).await?;
             let detail = "the order service has an order for it; not released, and due for delivery now";
             return Err(Problem::conflict("ORDER_EXISTS", detail));
         }
@@ -231,7 +236,7 @@ async fn release_one(
         }
     };
     let word = release.cause.as_str();
-    match managed.activity.release(request_id, release).await?? {
+    match managed.activity.release(request_id, release).await?.map_err(|barred| managed.problem(barred))? {
         Recorded::Applied(_) | Recorded::MarkedDead { .. } => Ok(Outcome { name, dry_run }),
         Recorded::Already(_) => Ok(Outcome { name: "already", dry_run }),
         Recorded::Conflict(known) => {
@@ -243,6 +248,10 @@ async fn release_one(
             Err(Problem::unknown_win())
         }
     }
+}
+
+async fn due_now(managed: &Managed, ids: &[RequestId]) -> Result<Vec<Retried>, Problem> {
+    managed.activity.retry(ids).await?.map_err(|barred| managed.problem(barred))
 }
 
 fn parsed(request_id: &str) -> Result<RequestId, Problem> {

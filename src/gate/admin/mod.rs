@@ -9,6 +9,7 @@ pub mod auth;
 mod body;
 mod changes;
 mod dead_letters;
+mod foresee;
 pub mod health;
 mod own_task;
 mod preheat;

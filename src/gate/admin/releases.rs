@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::body::{Asked, Outcome};
 use super::changes::would;
+use super::foresee::finishable;
 use super::own_task::{Line, change};
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
@@ -52,6 +53,7 @@ async fn apply(
 ) -> Result<Outcome, Problem> {
     let cause = cause_of(&reason);
     if dry_run {
+        finishable(world, id, managed).await?;
         let found =
             world.store.find(id, &[request_id]).await?.into_iter().next().flatten().ok_or_else(Problem::unknown_win)?;
         return match transition(&found.record.state, WinEvent::Ended(cause)) {
@@ -60,7 +62,7 @@ async fn apply(
         };
     }
     let done = |name| Ok(Outcome { name, dry_run: false });
-    match managed.activity.release(request_id, Release { cause, reason }).await?? {
+    match managed.activity.release(request_id, Release { cause, reason }).await?.map_err(|barred| managed.problem(barred))? {
         Recorded::Applied(_) | Recorded::MarkedDead { .. } => done("applied"),
         Recorded::Already(_) => done("already"),
         Recorded::Conflict(known) => {

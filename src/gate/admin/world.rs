@@ -11,7 +11,7 @@ use axum::extract::FromRef;
 use tokio_util::task::TaskTracker;
 
 use super::problem::Problem;
-use crate::domain::admission::{ActivityState, Change, JournalCursor, Operated, Poll, PolledActivity, Terms};
+use crate::domain::admission::{ActivityState, Barred, Change, JournalCursor, Operated, Poll, PolledActivity, Terms};
 use crate::domain::dead_letters::Retried;
 use crate::domain::{ActivityId, GateId, RequestId, StoreMs};
 use crate::gate::activity::{Activity, Phase};
@@ -55,6 +55,18 @@ pub struct Managed {
     pub terms: Terms,
     /// How long an order may stay unpaid.
     pub payment_deadline: Duration,
+}
+
+impl Managed {
+    /// Why the store refuses, as it is told here: one that this gate has followed, and that is not there, was lost. Whether
+    /// it was only kept no longer is for the gate's watch to tell.
+    pub fn problem(&self, barred: Barred) -> Problem {
+        let known_to_be_none = self.activity.view().barred == Some(Barred::NotPreheated);
+        match barred {
+            Barred::NotPreheated if !known_to_be_none => Barred::Fenced.into(),
+            other => other.into(),
+        }
+    }
 }
 
 /// Everything the admin listener acts on.
