@@ -200,7 +200,10 @@ async fn a_release_is_applied_once_and_an_unknown_win_is_not_released() {
 #[tokio::test]
 async fn wins_are_read_page_by_page_without_gaps() {
     let rig = rig().await;
+    rig.activity.state.lock().unwrap().unseen = true;
     assert_eq!(rig.get("/admin/activities/sale/wins").await.1["code"], "NOT_PREHEATED");
+    rig.activity.state.lock().unwrap().unseen = false;
+    assert_eq!(rig.get("/admin/activities/sale/wins").await.1["code"], "FENCED", "it was there");
     rig.store_holds(7, 3);
     let users = ["u1", "u2", "u3"];
     rig.store.state.lock().unwrap().wins = users.map(|user| found(user, WinState::Held)).to_vec();

@@ -17,8 +17,8 @@ use seckill_gate::gate::ledger::{
     LedgerAccess, LedgerError, LedgerReport, LedgerStock, Registered, Registration, TotalSet, Voided,
 };
 use seckill_gate::platform::clock::StoreClock;
-use seckill_gate::platform::metrics::Metrics;
 use seckill_gate::platform::http_server::{HttpLimits, serve};
+use seckill_gate::platform::metrics::Metrics;
 use seckill_gate::platform::shutdown::{self, Trigger};
 use serde_json::Value;
 use tokio::net::TcpListener;

@@ -121,10 +121,33 @@ async fn a_win_is_given_up_only_where_the_store_would_take_its_release() {
         let ended = json!({ "request_id": win.request_id, "reason": "expired", "dry_run": true });
         assert_eq!(rig.change("releases", ended).await, told("would_apply"), "{trouble}");
         for action in [of_win("retry"), of_win("release"), "dead-letters/retry-all".into()] {
-            assert_eq!(rig.change(&action, json!({ "dry_run": true })).await, told("would_apply"), "{trouble}: {action}");
+            assert_eq!(
+                rig.change(&action, json!({ "dry_run": true })).await,
+                told("would_apply"),
+                "{trouble}: {action}"
+            );
         }
         assert_eq!(rig.change(&of_win("release"), json!({})).await, told("applied"), "{trouble}");
         let voided = if goes_on { vec![format!("void {}", win.request_id)] } else { Vec::new() };
         assert_eq!(rig.calls(), voided, "{trouble}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_has_lost_something_is_not_said_to_hold_nothing() {
+    for (trouble, befall, code) in TROUBLES.into_iter().filter(|(trouble, ..)| ["incomplete", "gone"].contains(trouble))
+    {
+        let rig = rig().await;
+        rig.store_holds(10, 0);
+        let id = found("ann", WinState::Held).request_id.to_string();
+        let (exit, out, _) = rig.command("read", &["why", &id]).await;
+        assert!(exit == 1 && out.contains("It never won"), "{out}");
+        befall(&rig);
+        for path in ["dead-letters".to_owned(), "wins".into(), format!("wins/{id}")] {
+            let (status, told) = rig.get(&format!("/admin/activities/sale/{path}")).await;
+            assert_eq!((status, told["code"].as_str()), (409, Some(code)), "{trouble}: {path}");
+        }
+        let (exit, out, _) = rig.command("read", &["why", &id]).await;
+        assert!(exit == 1 && out.contains("FENCED") && !out.contains("It never won"), "{trouble}: {out}");
     }
 }

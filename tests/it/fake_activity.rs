@@ -78,7 +78,12 @@ impl FakeActivity {
     }
 
     pub fn named(id: &str) -> Arc<FakeActivity> {
-        Arc::new(FakeActivity { id: id.parse().unwrap(), view: view(), state: Mutex::default(), hold: Default::default() })
+        Arc::new(FakeActivity {
+            id: id.parse().unwrap(),
+            view: view(),
+            state: Mutex::default(),
+            hold: Default::default(),
+        })
     }
 
     /// A fresh win of this user, held.

@@ -8,7 +8,7 @@ use seckill_gate::domain::admission::*;
 use seckill_gate::domain::dead_letters::{DeadCursor, DeadPage, Retried, Retry};
 use seckill_gate::domain::stock::{Stock, WinUnits};
 use seckill_gate::domain::{ActivityId, RequestId, StoreMs, UserId};
-use seckill_gate::gate::store::{AdmissionStore, StoreError};
+use seckill_gate::gate::store::{AdmissionStore, Guarded, StoreError};
 
 #[derive(Default)]
 pub struct FakeStore {
@@ -27,6 +27,16 @@ pub struct State {
     pub restarted: bool,
     /// A part of the activity's keys is gone.
     pub incomplete: bool,
+}
+
+impl State {
+    fn is_whole(&self) -> Result<(), Barred> {
+        match (&self.snapshot, self.incomplete) {
+            (_, true) => Err(Barred::Fenced),
+            (None, _) => Err(Barred::NotPreheated),
+            (Some(_), _) => Ok(()),
+        }
+    }
 }
 
 pub fn terms() -> Terms {
@@ -119,20 +129,24 @@ impl AdmissionStore for FakeStore {
         };
         Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::Stored(Box::new(stored)) })
     }
-    async fn find(&self, _: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
+    async fn find(&self, _: &ActivityId, ids: &[RequestId]) -> Guarded<Vec<Option<FoundWin>>> {
         let state = self.up()?;
-        Ok(ids.iter().map(|id| state.wins.iter().find(|win| win.request_id == *id).cloned()).collect())
+        let known = |id| state.wins.iter().find(|win| win.request_id == id).cloned();
+        Ok(state.is_whole().map(|()| ids.iter().map(|id| known(*id)).collect()))
     }
-    async fn wins_of(&self, _: &ActivityId, _: &UserId) -> Result<Vec<FoundWin>, StoreError> {
+    async fn wins_of(&self, _: &ActivityId, _: &UserId) -> Guarded<Vec<FoundWin>> {
         unreachable!()
     }
-    async fn dead_letters(&self, _: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError> {
+    async fn dead_letters(&self, _: &ActivityId, page: &DeadPage) -> Guarded<Vec<FoundWin>> {
         let state = self.up()?;
+        if let Err(barred) = state.is_whole() {
+            return Ok(Err(barred));
+        }
         let place = |win: &FoundWin| Some(DeadCursor { since: win.record.dead_since?, id: win.request_id });
         let mut dead: Vec<FoundWin> = state.wins.iter().filter(|win| place(win) > page.after).cloned().collect();
         dead.sort_by_key(place);
         dead.truncate(page.limit);
-        Ok(dead)
+        Ok(Ok(dead))
     }
     async fn snapshot(&self, _: &ActivityId) -> Result<Option<Snapshot>, StoreError> {
         Ok(self.up()?.snapshot.clone())

@@ -43,11 +43,11 @@ pub async fn page(
     Path(name): Path<String>,
     query: Result<Query<After>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let (id, _) = world.managed(&name)?;
+    let (id, managed) = world.managed(&name)?;
     let Query(After { after }) = query.map_err(|rejected| Problem::bad_request(rejected.body_text()))?;
     let after = after.filter(|text| !text.is_empty()).map(|text| text.parse::<DeadCursor>()).transpose();
     let after = after.map_err(|invalid| Problem::bad_request(format!("`after`: {invalid}")))?;
-    let page = world.store.dead_letters(id, &DeadPage { after, limit: PAGE }).await?;
+    let page = world.dead_letters(id, managed, &DeadPage { after, limit: PAGE }).await?;
     let next = if page.len() == PAGE { page.last().and_then(place) } else { None };
     let shown: Vec<Value> = page.iter().map(shown).collect();
     Ok(Json(json!({ "dead_letters": shown, "next": next.map(|next| next.to_string()) })))
@@ -89,7 +89,7 @@ async fn retry_one(
 ) -> Result<Outcome, Problem> {
     let retried = if dry_run {
         finishable(world, id, managed).await?;
-        match find(world, id, request_id).await?.record.state {
+        match world.find(id, managed, request_id).await?.record.state {
             WinState::Held => return Ok(would(false)),
             state => Retried::Final(state),
         }
@@ -111,7 +111,8 @@ pub async fn retry_all(
     asked: Asked<Plain>,
 ) -> Result<RetriedAll, Problem> {
     let dry_run = asked.body.dry_run;
-    let line = Line { action: "dead-letter-retry-all", activity: name, peer: asked.peer, dry_run, asked: String::new() };
+    let line =
+        Line { action: "dead-letter-retry-all", activity: name, peer: asked.peer, dry_run, asked: String::new() };
     change(world, line, move |world, id, managed| {
         Box::pin(async move {
             let mut count = 0;
@@ -162,7 +163,7 @@ async fn retry_every(
     finishable(world, id, managed).await?;
     let mut after = None;
     loop {
-        let mut page = world.store.dead_letters(id, &DeadPage { after, limit: PAGE }).await?;
+        let mut page = world.dead_letters(id, managed, &DeadPage { after, limit: PAGE }).await?;
         let last = page.len() < PAGE;
         after = page.last().and_then(place);
         page.retain(|win| win.record.dead_since.is_some_and(|since| since <= until));
@@ -205,7 +206,7 @@ async fn release_one(
 ) -> Result<Outcome, Problem> {
     // Before the id is void: a store that then refuses the release would keep the win for good.
     finishable(world, id, managed).await?;
-    match find(world, id, request_id).await?.record.state {
+    match world.find(id, managed, request_id).await?.record.state {
         WinState::Held if dry_run => return Ok(would(false)),
         WinState::Held => {}
         WinState::Released(_) => return Ok(Outcome { name: "already", dry_run }),
@@ -256,8 +257,4 @@ async fn due_now(managed: &Managed, ids: &[RequestId]) -> Result<Vec<Retried>, P
 
 fn parsed(request_id: &str) -> Result<RequestId, Problem> {
     request_id.parse().map_err(|invalid: crate::domain::InvalidId| Problem::bad_request(invalid.to_string()))
-}
-
-async fn find(world: &AdminWorld, id: &ActivityId, request_id: RequestId) -> Result<FoundWin, Problem> {
-    world.store.find(id, &[request_id]).await?.into_iter().next().flatten().ok_or_else(Problem::unknown_win)
 }

@@ -87,8 +87,10 @@ impl Line {
                 let (outcome, count) = (told.outcome(), told.count());
                 tracing::info!(target: "audit", action, %activity, peer, dry_run, asked, outcome, count, "operator change");
             }
-            Err(Problem { code, detail, .. }) => tracing::info!(target: "audit", action, %activity, peer, dry_run, asked,
-                outcome = code, detail, "operator change"),
+            Err(Problem { code, detail, .. }) => {
+                tracing::info!(target: "audit", action, %activity, peer, dry_run, asked,
+                outcome = code, detail, "operator change")
+            }
         }
     }
 }

@@ -54,15 +54,19 @@ async fn apply(
     let cause = cause_of(&reason);
     if dry_run {
         finishable(world, id, managed).await?;
-        let found =
-            world.store.find(id, &[request_id]).await?.into_iter().next().flatten().ok_or_else(Problem::unknown_win)?;
+        let found = world.find(id, managed, request_id).await?;
         return match transition(&found.record.state, WinEvent::Ended(cause)) {
             Step::Conflict => Err(conflict()),
             step => Ok(would(step != Step::Release)),
         };
     }
     let done = |name| Ok(Outcome { name, dry_run: false });
-    match managed.activity.release(request_id, Release { cause, reason }).await?.map_err(|barred| managed.problem(barred))? {
+    match managed
+        .activity
+        .release(request_id, Release { cause, reason })
+        .await?
+        .map_err(|barred| managed.problem(barred))?
+    {
         Recorded::Applied(_) | Recorded::MarkedDead { .. } => done("applied"),
         Recorded::Already(_) => done("already"),
         Recorded::Conflict(known) => {

@@ -11,8 +11,10 @@ use axum::extract::FromRef;
 use tokio_util::task::TaskTracker;
 
 use super::problem::Problem;
-use crate::domain::admission::{ActivityState, Barred, Change, JournalCursor, Operated, Poll, PolledActivity, Terms};
-use crate::domain::dead_letters::Retried;
+use crate::domain::admission::{
+    ActivityState, Barred, Change, FoundWin, JournalCursor, Operated, Poll, PolledActivity, Terms,
+};
+use crate::domain::dead_letters::{DeadPage, Retried};
 use crate::domain::{ActivityId, GateId, RequestId, StoreMs};
 use crate::gate::activity::{Activity, Phase};
 use crate::gate::delivery::conflicts::Conflicts;
@@ -63,7 +65,8 @@ impl Managed {
     pub fn problem(&self, barred: Barred) -> Problem {
         let known_to_be_none = self.activity.view().barred == Some(Barred::NotPreheated);
         match barred {
-            Barred::NotPreheated if !known_to_be_none => Barred::Fenced.into(),
+            Barred::NotPreheated if known_to_be_none => Problem::not_preheated(self.activity.id()),
+            Barred::NotPreheated => Barred::Fenced.into(),
             other => other.into(),
         }
     }
@@ -158,6 +161,28 @@ impl AdminWorld {
             PolledActivity::Stored(state) => Some(*state),
             PolledActivity::NotPreheated | PolledActivity::Incomplete => None,
         })
+    }
+
+    /// One win.
+    ///
+    /// # Errors
+    /// If there is none, if the store does not answer, or if it has lost something: it may have lost just this win.
+    pub async fn find(&self, id: &ActivityId, managed: &Managed, win: RequestId) -> Result<FoundWin, Problem> {
+        let found = self.store.find(id, &[win]).await?.map_err(|barred| managed.problem(barred))?;
+        found.into_iter().next().flatten().ok_or_else(Problem::unknown_win)
+    }
+
+    /// A page of the dead letters.
+    ///
+    /// # Errors
+    /// If the store does not answer or has lost something.
+    pub async fn dead_letters(
+        &self,
+        id: &ActivityId,
+        managed: &Managed,
+        page: &DeadPage,
+    ) -> Result<Vec<FoundWin>, Problem> {
+        self.store.dead_letters(id, page).await?.map_err(|barred| managed.problem(barred))
     }
 
     /// To be called when the public listener is up.

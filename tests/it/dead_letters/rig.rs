@@ -407,7 +407,7 @@ impl Rig {
     }
 
     pub async fn found(&self, win: &DueWin) -> FoundWin {
-        self.activity.find(win.request_id).await.unwrap().unwrap()
+        self.activity.find(win.request_id).await.unwrap().unwrap().unwrap()
     }
 
     /// When the store will have it delivered again, ms.
