@@ -2,8 +2,12 @@
 -- One page of the dead letters, in the order of their marks; those of one millisecond by their ids.
 --
 -- ARGV: 1 most wins, 2 marked at ms and 3 request id of the last one of the page before, or nothing
--- Reply: {request id, win, marked at ms, ...}, three per win
+-- Reply: {"ok", request id, win, marked at ms, ...}, three per win, or {"not_preheated" | "fenced"}
 
+local present = keys_present()
+if present < KEY_COUNT then
+  return { present == 0 and 'not_preheated' or 'fenced' }
+end
 local most, ids = tonumber(ARGV[1]), {}
 local from = '-inf'
 if ARGV[2] then
@@ -20,10 +24,10 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', DEAD, from, '(+inf', 'LIMIT', 0,
   ids[#ids + 1] = id
 end
 if #ids == 0 then
-  return {}
+  return { 'ok' }
 end
-local wins, marked, page = redis.call('HMGET', WINS, unpack(ids)), redis.call('ZMSCORE', DEAD, unpack(ids)), {}
+local wins, marked, page = redis.call('HMGET', WINS, unpack(ids)), redis.call('ZMSCORE', DEAD, unpack(ids)), { 'ok' }
 for i, id in ipairs(ids) do
-  page[3 * i - 2], page[3 * i - 1], page[3 * i] = id, wins[i], marked[i]
+  page[3 * i - 1], page[3 * i], page[3 * i + 1] = id, wins[i], marked[i]
 end
 return page

@@ -123,6 +123,16 @@ impl OrdersArgs {
     }
 }
 
+/// What a look-up in an activity's store came to.
+pub enum LookedUp {
+    /// It is there.
+    Found(Value),
+    /// It is not.
+    None,
+    /// The store has lost something, perhaps this.
+    Lost,
+}
+
 /// A client of one admin listener.
 pub struct AdminClient {
     http: Client,
@@ -152,12 +162,16 @@ impl AdminClient {
         self.send(self.http.request(Method::GET, url)).await
     }
 
-    /// Reads one thing of an activity; `None` if the store does not know it.
-    pub async fn find(&self, path: &[&str]) -> Result<Option<Value>, Failure> {
-        match self.exchange(self.http.request(Method::GET, self.url(path)?)).await? {
-            (status, body) if status.is_success() => Ok(Some(body)),
-            (StatusCode::NOT_FOUND, body) if body["code"] == "UNKNOWN_WIN" => Ok(None),
-            (status, body) => Err(refused(status, &body)),
+    /// Reads one thing of an activity.
+    pub async fn find(&self, path: &[&str]) -> Result<LookedUp, Failure> {
+        let (status, body) = self.exchange(self.http.request(Method::GET, self.url(path)?)).await?;
+        match (status, body["code"].as_str()) {
+            (status, _) if status.is_success() => Ok(LookedUp::Found(body)),
+            (StatusCode::NOT_FOUND, Some("UNKNOWN_WIN")) | (StatusCode::CONFLICT, Some("NOT_PREHEATED")) => {
+                Ok(LookedUp::None)
+            }
+            (StatusCode::CONFLICT, Some("FENCED")) => Ok(LookedUp::Lost),
+            _ => Err(refused(status, &body)),
         }
     }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, AdminClient, Failure, OrdersArgs, usage};
+use super::admin_client::{AdminArgs, AdminClient, Failure, LookedUp, OrdersArgs, usage};
 use super::status::{items, number, text};
 use super::{exit, print};
 use crate::domain::{ActivityId, IdempotencyKey, RequestId, UserId};
@@ -42,6 +42,8 @@ struct Found {
     activity: Option<String>,
     /// The gate's reply; `null` if no store of its activities knows the id.
     win: Value,
+    /// A store that does not know the id has lost something.
+    store_lost: bool,
     /// The order service's reply; `null` if it knows no order.
     order: Value,
     /// Why the ledger was not asked.
@@ -68,7 +70,7 @@ impl Why {
         if self.json {
             print(json!({
                 "request_id": found.request_id, "activity": found.activity, "win": found.win, "order": found.order,
-                "ledger_not_asked": found.ledger_not_asked, "verdict": verdict, "sound": code != exit::FOUND,
+                "ledger_not_asked": found.ledger_not_asked, "store_lost": found.store_lost, "verdict": verdict, "sound": code != exit::FOUND,
             }))?;
         } else {
             print(found.describe(&verdict).trim_end())?;
@@ -83,7 +85,7 @@ async fn look(
     activity: Option<&ActivityId>,
     request_id: RequestId,
 ) -> Result<Found, Failure> {
-    let (activity, win) = find(client, activity, request_id).await?;
+    let (activity, win, store_lost) = find(client, activity, request_id).await?;
     let (order, ledger_not_asked) = match ledger {
         Some(ledger) => match ask(ledger, request_id).await {
             Ok(order) => (order, None),
@@ -91,15 +93,15 @@ async fn look(
         },
         None => (Value::Null, Some("the order service is the shop's own".into())),
     };
-    Ok(Found { request_id, activity, win, order, ledger_not_asked })
+    Ok(Found { request_id, activity, win, store_lost, order, ledger_not_asked })
 }
 
-/// The activity whose store knows the id, and the win.
+/// The activity whose store knows the id, and the win; or whether one of those that do not has lost something.
 async fn find(
     client: &AdminClient,
     activity: Option<&ActivityId>,
     id: RequestId,
-) -> Result<(Option<String>, Value), Failure> {
+) -> Result<(Option<String>, Value, bool), Failure> {
     let names = match activity {
         Some(name) => vec![name.to_string()],
         None => items(&client.get(&["activities"], &[]).await?, "activities")
@@ -107,13 +109,15 @@ async fn find(
             .map(|activity| text(activity, "activity"))
             .collect(),
     };
+    let mut lost = false;
     for name in names {
-        let win = client.find(&["activities", &name, "wins", id.hex().as_str()]).await?;
-        if let Some(win) = win {
-            return Ok((Some(name), win));
+        match client.find(&["activities", &name, "wins", id.hex().as_str()]).await? {
+            LookedUp::Found(win) => return Ok((Some(name), win, false)),
+            LookedUp::None => {}
+            LookedUp::Lost => lost = true,
         }
     }
-    Ok((activity.map(ToString::to_string), Value::Null))
+    Ok((activity.map(ToString::to_string), Value::Null, lost))
 }
 
 async fn ask(ledger: &LedgerClient, id: RequestId) -> anyhow::Result<Value> {
@@ -132,6 +136,13 @@ impl Found {
         let stands = matches!(order.as_str(), "pending" | "paid");
         let asked = self.ledger_not_asked.is_none();
         let (verdict, code) = match (state.as_str(), order.as_str()) {
+            ("", "") if self.store_lost => {
+                ("Not known. A store of this gate is fenced: it has lost something, perhaps this win.", exit::FAILED)
+            }
+            ("", _) if self.store_lost => (
+                "The order service knows it; a store of this gate is fenced, and has perhaps lost the win.",
+                exit::DONE,
+            ),
             ("", "") => (
                 "Not known. It never won (losses are not recorded), or it is older than the sale's retention, or another \
                  gate's store holds it.",
@@ -173,7 +184,9 @@ impl Found {
     fn describe(&self, verdict: &str) -> String {
         let mut lines = format!("{}\n", self.request_id);
         let win = &self.win;
-        if win.is_null() {
+        if win.is_null() && self.store_lost {
+            lines += "  store    FENCED: it has lost something, perhaps this win\n";
+        } else if win.is_null() {
             lines += "  store    no win under this id\n";
         } else {
             lines += &format!(
@@ -269,11 +282,16 @@ mod tests {
                 request_id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
                 activity: Some("sale".into()),
                 win: told(state),
+                store_lost: false,
                 order: told(order),
                 ledger_not_asked: (!asked).then(|| "down".into()),
             };
             let (verdict, exit) = found.verdict();
             assert!(exit == code && verdict.contains(part), "{state}/{order}: {exit} {verdict}");
+            // Of a win that the store knows it has not lost anything.
+            let (verdict, exit) = Found { store_lost: true, ..found }.verdict();
+            assert_eq!(verdict.contains("fenced"), state.is_empty(), "{verdict}");
+            assert_ne!((state.is_empty(), exit), (true, exit::FOUND), "lost is no contradiction");
         }
     }
 
@@ -286,6 +304,7 @@ mod tests {
                 "state": "held", "user": "ann", "key": "k1", "sku": "phone", "qty": 1, "won_at_ms": 1_796_083_200_123_u64,
                 "tries": 3, "first_delivery_at_ms": 1_796_083_200_500_u64,
             }),
+            store_lost: false,
             order: Value::Null,
             ledger_not_asked: None,
         };

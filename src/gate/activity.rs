@@ -20,6 +20,7 @@ use crate::domain::{ActivityId, GateId, IdempotencyKey, RequestId, StoreMs, User
 pub use crate::gate::combiner::Admitted;
 use crate::gate::combiner::{Combiner, Parts};
 use crate::gate::file_terms::FileTerms;
+pub use crate::gate::store::Guarded;
 use crate::gate::store::{AdmissionStore, StoreError};
 use crate::gate::view::RETURNING_DELAY;
 pub use crate::gate::view::{Phase, View};
@@ -34,9 +35,6 @@ const AFTER_QUEUED: Backoff = Backoff { first: Duration::from_millis(300), cap: 
 
 /// After no definite word the order service is given time to recover.
 const AFTER_UNKNOWN: Backoff = Backoff { first: Duration::from_millis(500), cap: Duration::from_secs(10) };
-
-/// What a guarded call gives: the store's answer, or why it was barred, or why there was no answer.
-pub type Guarded<T> = Result<Result<T, Barred>, StoreError>;
 
 /// What an activity needs of its gate.
 #[derive(Clone)]
@@ -231,16 +229,16 @@ impl Activity {
     }
 
     /// Looks one win up.
-    pub async fn find(&self, id: RequestId) -> Result<Option<FoundWin>, StoreError> {
-        let found = self.store.find(&self.id, &[id]).await?.into_iter().next().flatten();
-        self.keep(&mut found.iter().map(LoggedWin::from)).await.map_err(untold)?;
+    pub async fn find(&self, id: RequestId) -> Guarded<Option<FoundWin>> {
+        let found = self.store.find(&self.id, &[id]).await?.map(|found| found.into_iter().next().flatten());
+        self.keep(&mut found.iter().flatten().map(LoggedWin::from)).await.map_err(untold)?;
         Ok(found)
     }
 
     /// All wins of one user, oldest first.
-    pub async fn wins_of(&self, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
+    pub async fn wins_of(&self, user: &UserId) -> Guarded<Vec<FoundWin>> {
         let found = self.store.wins_of(&self.id, user).await?;
-        self.keep(&mut found.iter().map(LoggedWin::from)).await.map_err(untold)?;
+        self.keep(&mut found.iter().flatten().map(LoggedWin::from)).await.map_err(untold)?;
         Ok(found)
     }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::domain::admission::{Attempt, FoundWin};
 use crate::domain::{IdempotencyKey, RequestId, UserId};
 use crate::gate::activity::{Activity, Admitted, View};
-use crate::gate::store::StoreError;
+use crate::gate::store::Guarded;
 
 /// What the public edge asks of one activity.
 pub trait AttemptPort: Send + Sync + 'static {
@@ -20,9 +20,9 @@ pub trait AttemptPort: Send + Sync + 'static {
     /// Sends an attempt to the store; `at` is when its request came.
     fn admit(&self, attempt: Attempt, at: Instant) -> impl Future<Output = Admitted> + Send;
     /// Looks one win up.
-    fn find(&self, id: RequestId) -> impl Future<Output = Result<Option<FoundWin>, StoreError>> + Send;
+    fn find(&self, id: RequestId) -> impl Future<Output = Guarded<Option<FoundWin>>> + Send;
     /// All wins of one user.
-    fn wins_of(&self, user: &UserId) -> impl Future<Output = Result<Vec<FoundWin>, StoreError>> + Send;
+    fn wins_of(&self, user: &UserId) -> impl Future<Output = Guarded<Vec<FoundWin>>> + Send;
     /// Resolves when this win was settled or released. Subscribe, then `find`, then await.
     fn change_of(&self, id: RequestId) -> impl Future<Output = ()> + Send + 'static;
 }
@@ -40,11 +40,11 @@ impl AttemptPort for Activity {
         Activity::admit(self, attempt, at)
     }
 
-    fn find(&self, id: RequestId) -> impl Future<Output = Result<Option<FoundWin>, StoreError>> + Send {
+    fn find(&self, id: RequestId) -> impl Future<Output = Guarded<Option<FoundWin>>> + Send {
         Activity::find(self, id)
     }
 
-    fn wins_of(&self, user: &UserId) -> impl Future<Output = Result<Vec<FoundWin>, StoreError>> + Send {
+    fn wins_of(&self, user: &UserId) -> impl Future<Output = Guarded<Vec<FoundWin>>> + Send {
         Activity::wins_of(self, user)
     }
 

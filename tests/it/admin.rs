@@ -32,6 +32,7 @@ use crate::fake_store::{snapshot, terms};
 #[tokio::test]
 async fn nobody_changes_anything_without_the_token_the_host_and_the_origin_being_right() {
     let rig = rig().await;
+    rig.store_holds(10, 0);
     let path = rig.url("/admin/activities/sale/pause");
     let post = || rig.http.post(&path).json(&json!({}));
     let code = |(status, body): (u16, Value)| (status, body["code"].as_str().unwrap_or_default().to_owned());
@@ -205,7 +206,10 @@ async fn a_release_is_applied_once_and_an_unknown_win_is_not_released() {
 #[tokio::test]
 async fn wins_are_read_page_by_page_without_gaps() {
     let rig = rig().await;
+    rig.activity.state.lock().unwrap().unseen = true;
     assert_eq!(rig.get("/admin/activities/sale/wins").await.1["code"], "NOT_PREHEATED");
+    rig.activity.state.lock().unwrap().unseen = false;
+    assert_eq!(rig.get("/admin/activities/sale/wins").await.1["code"], "FENCED", "it was there");
     rig.store_holds(7, 3);
     let users = ["u1", "u2", "u3"];
     rig.store.state.lock().unwrap().wins = users.map(|user| found(user, WinState::Held)).to_vec();
@@ -228,7 +232,10 @@ async fn readiness_follows_start_and_drain_and_nothing_else() {
     let ready =
         || async { rig.http.get(rig.url("/readyz")).header("host", "probe").send().await.unwrap().status().as_u16() };
     assert_eq!(ready().await, 503);
+    // A reload that makes its world just before the start, and puts it in just after.
+    let reloaded = rig.world.with(BTreeMap::new(), Vec::new());
     rig.world.mark_started();
+    assert!(reloaded.is_ready());
     rig.store.state.lock().unwrap().down = true;
     assert_eq!(ready().await, 200);
     rig.trigger.advance(Stage::Draining);
@@ -385,7 +392,7 @@ async fn promtool_finds_nothing_wrong_with_the_metrics() {
     let registry = Arc::new(Metrics::new().unwrap());
     let delivery = DeliveryMetrics::register(&registry).unwrap();
     delivery.seconds.with_label_values(&["booked"]).observe(0.02);
-    delivery.conflicts.with_label_values(&["sale"]).inc();
+    delivery.conflicts.announce(&"sale".parse().unwrap());
     let activity: Arc<dyn Outbox> = FakeActivity::new();
     let views = ViewMetrics::new(move || vec![activity.clone()], Arc::new(StoreClock::new())).unwrap();
     registry.register(Box::new(views)).unwrap();
@@ -431,6 +438,7 @@ async fn a_peer_that_sends_half_a_request_is_let_go_and_more_connections_than_al
 #[tokio::test]
 async fn commands_find_the_gate_and_its_token_through_the_configuration() {
     let rig = rig().await;
+    rig.store_holds(10, 0);
     let folder = tempfile::tempdir().unwrap();
     let (code, _, errors) = rig.command("x", &["keygen", "--out", folder.path().to_str().unwrap()]).await;
     assert_eq!((code, errors.as_str()), (0, ""));

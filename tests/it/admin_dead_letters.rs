@@ -67,6 +67,24 @@ async fn a_win_is_released_only_on_the_order_services_word() {
 }
 
 #[tokio::test]
+async fn a_word_that_contradicts_the_win_is_counted_whoever_meets_it() {
+    let ann = dead("ann", 700_000);
+    let rig = holding(vec![ann.clone()]).await;
+    let count = || {
+        let text = rig.metrics.render().unwrap();
+        text.lines().any(|line| line == "seckill_win_conflicts_total{activity=\"sale\"} 1")
+    };
+    // Booked by a delivery between the look-up and the release.
+    rig.activity.state.lock().unwrap().wins.get_mut(&ann.request_id).unwrap().state = WinState::Accepted;
+    let refused = Release { cause: Cause::Refused, reason: Reason::lossy("no_stock") };
+    *rig.ledger.voided.lock().unwrap() = Some(Voided::Ended(refused));
+    assert!(!count());
+    let told = rig.change(&format!("dead-letters/{}/release", ann.request_id), json!({})).await;
+    assert_eq!(told, (409, "CONFLICT".into()));
+    assert!(count());
+}
+
+#[tokio::test]
 async fn nothing_is_voided_for_a_win_that_has_its_word_or_in_a_dry_run_or_without_the_token() {
     let release = WinState::Released(Release { cause: Cause::Void, reason: Reason::lossy("void") });
     let wins = vec![dead("ann", 700_000), found("bob", WinState::Accepted), found("eve", release)];

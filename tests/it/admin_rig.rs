@@ -12,14 +12,17 @@ use seckill_gate::domain::admission::{Epoch, FoundWin, WinRecord};
 use seckill_gate::domain::win::WinState;
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, SkuId, StoreMs, UserId};
 use seckill_gate::gate::admin::{AdminAuth, AdminWorld, Managed, router};
+use seckill_gate::gate::delivery::conflicts::Conflicts;
 use seckill_gate::gate::ledger::{
     LedgerAccess, LedgerError, LedgerReport, LedgerStock, Registered, Registration, TotalSet, Voided,
 };
 use seckill_gate::platform::clock::StoreClock;
 use seckill_gate::platform::http_server::{HttpLimits, serve};
+use seckill_gate::platform::metrics::Metrics;
 use seckill_gate::platform::shutdown::{self, Trigger};
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio_util::task::TaskTracker;
 
 use crate::fake_activity::FakeActivity;
 use crate::fake_store::{FakeStore, snapshot, terms};
@@ -66,6 +69,7 @@ pub struct Rig {
     pub ledger: Arc<FakeLedger>,
     pub world: Arc<AdminWorld>,
     pub trigger: Trigger,
+    pub metrics: Metrics,
     pub http: reqwest::Client,
 }
 
@@ -76,6 +80,7 @@ pub async fn rig() -> Rig {
     store.state.lock().unwrap().calls = ledger.calls.clone();
     activity.state.lock().unwrap().calls = ledger.calls.clone();
     let (trigger, shutdown) = shutdown::channel();
+    let metrics = Metrics::new().unwrap();
     let managed = Managed { activity: activity.clone(), terms: terms(), payment_deadline: Duration::from_secs(900) };
     let world = Arc::new(AdminWorld {
         activities: BTreeMap::from([("sale".parse().unwrap(), managed)]),
@@ -84,7 +89,9 @@ pub async fn rig() -> Rig {
         clock: Arc::new(StoreClock::new()),
         gates: vec!["gate-1".parse().unwrap()],
         returning_delay: Duration::from_secs(1),
-        started: AtomicBool::new(false),
+        conflicts: Conflicts::register(&metrics).unwrap(),
+        started: Arc::default(),
+        under_way: TaskTracker::new(),
         shutdown: shutdown.clone(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -92,7 +99,7 @@ pub async fn rig() -> Rig {
     let auth = AdminAuth::new(b"change", Some(b"read"), address, &[]);
     tokio::spawn(serve("admin", listener, router(world.clone(), auth), HttpLimits::default(), shutdown));
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
-    Rig { address, activity, store, ledger, world, trigger, http }
+    Rig { address, activity, store, ledger, world, trigger, metrics, http }
 }
 
 impl Rig {

@@ -129,7 +129,7 @@ async fn whoever_gives_up_before_the_batch_is_written_has_not_won() {
     assert!(won(&first), "{first:?}");
     let snapshot = activity.snapshot().await.unwrap().unwrap();
     assert_eq!(snapshot.skus[0].1.left, 4, "the one who left won");
-    assert!(activity.find(attempt("gone", "k").request_id).await.unwrap().is_none());
+    assert!(activity.find(attempt("gone", "k").request_id).await.unwrap().unwrap().is_none());
 }
 
 #[tokio::test]
@@ -230,7 +230,10 @@ async fn callers_of_a_store_that_stands_still_fail_together_and_in_time() {
     assert!(started.elapsed() < STORE_DEADLINE * 3, "one after the other: {:?}", started.elapsed());
     assert!(answers.iter().all(Result::is_err));
     signal(redis.pid(), "CONT");
-    eventually_ok(|| world.store.find(&activity, &ids)).await;
+    assert_eq!(
+        eventually_ok(|| world.store.find(&activity, &ids)).await,
+        Err(seckill_gate::domain::admission::Barred::NotPreheated)
+    );
 }
 
 /// Repeats a call until it succeeds; fails after five seconds.

@@ -7,7 +7,7 @@ pub mod world;
 
 use std::time::{Duration, Instant};
 
-use seckill_gate::domain::admission::Verdict;
+use seckill_gate::domain::admission::{Barred, Verdict};
 use seckill_gate::domain::win::{Cause, Reason, Release, WinState};
 use seckill_gate::gate::activity::{Admitted, Phase};
 use seckill_gate::gate::delivery::told::Told;
@@ -460,6 +460,24 @@ async fn a_result_is_waited_for_until_it_changes() {
     assert_eq!(all["results"].as_array().unwrap().len(), 1);
     assert_eq!(client.send(&world.get("/seckill/sale/results/k/events")).await.code(), "NOT_FOUND");
     assert_eq!(client.send(&world.get("/seckill/sale/results/k?wait=x")).await.code(), "BAD_REQUEST");
+}
+
+#[tokio::test]
+async fn a_store_that_has_lost_something_tells_nobody_that_they_have_not_won() {
+    let world = start().await;
+    let mut client = world.connect().await;
+    let [one, all] = ["k", ""].map(|key| world.get(format!("/seckill/sale/results/{key}").trim_end_matches('/')));
+    for barred in [Barred::Fenced, Barred::NotPreheated] {
+        *world.port.lost.lock().unwrap() = Some(barred);
+        for request in [&one, &all] {
+            let told = client.send(request).await;
+            assert_eq!((told.status, told.code().as_str()), (503, "PAUSED"), "{barred:?}");
+        }
+    }
+    // Before the start nobody can have won, and no store need be there.
+    world.port.starts_in(Duration::from_secs(60));
+    assert_eq!(client.send(&one).await.code(), "NO_SUCH_RESULT");
+    assert_eq!(client.send(&all).await.json()["results"], serde_json::json!([]));
 }
 
 #[tokio::test]

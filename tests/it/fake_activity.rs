@@ -30,6 +30,8 @@ pub struct FakeActivity {
     id: ActivityId,
     view: View,
     pub state: Mutex<State>,
+    /// Whoever writes it holds every change up, just before it is made.
+    pub hold: tokio::sync::RwLock<()>,
 }
 
 #[derive(Default)]
@@ -44,6 +46,9 @@ pub struct State {
     /// The gate has not seen the activity preheated.
     pub unseen: bool,
     pub barred: Option<Barred>,
+    /// What the gate has seen of it, and the run that it has followed since, if not the first.
+    pub seen: Option<Barred>,
+    pub follows: Option<&'static str>,
     pub claims: usize,
     /// Shared with other fakes, so that the order among them shows.
     pub calls: Arc<Mutex<Vec<String>>>,
@@ -74,7 +79,12 @@ impl FakeActivity {
     }
 
     pub fn named(id: &str) -> Arc<FakeActivity> {
-        Arc::new(FakeActivity { id: id.parse().unwrap(), view: view(), state: Mutex::default() })
+        Arc::new(FakeActivity {
+            id: id.parse().unwrap(),
+            view: view(),
+            state: Mutex::default(),
+            hold: Default::default(),
+        })
     }
 
     /// A fresh win of this user, held.
@@ -132,8 +142,15 @@ impl Outbox for FakeActivity {
         &self.id
     }
     fn view(&self) -> Arc<View> {
-        let vouched = self.view.vouched.clone().filter(|_| !self.state.lock().unwrap().unseen);
-        Arc::new(View { vouched, ..self.view.clone() })
+        let state = self.state.lock().unwrap();
+        let mut view = View { barred: state.seen, ..self.view.clone() };
+        if let (Some(run), Some((_, vouched))) = (state.follows, &mut view.vouched) {
+            *vouched = RunId(run.into());
+        }
+        if state.unseen {
+            (view.vouched, view.barred) = (None, Some(Barred::NotPreheated));
+        }
+        Arc::new(view)
     }
     async fn settle(&self, id: RequestId, settlement: Settlement) -> Guarded<Recorded> {
         match settlement {
@@ -147,6 +164,7 @@ impl Outbox for FakeActivity {
         }
     }
     async fn release(&self, id: RequestId, release: Release) -> Guarded<Recorded> {
+        let _go = self.hold.read().await;
         let short = release.ledger_was_short();
         let noted = Noted::Released(release.cause.as_str(), release.reason.to_string(), short);
         self.record(id, noted, WinEvent::Ended(release.cause), WinState::Released(release), None)
@@ -166,12 +184,14 @@ impl Operable for FakeActivity {
     }
     async fn poll_now(&self) {}
     async fn operate(&self, change: Change) -> Guarded<Operated> {
+        let _go = self.hold.read().await;
         let mut state = self.state.lock().unwrap();
         state.changes.push(change);
         state.calls.lock().unwrap().push("store change".into());
         Ok(Ok(state.operated.clone().unwrap_or(Operated::Applied)))
     }
     async fn retry(&self, ids: &[RequestId]) -> Guarded<Vec<Retried>> {
+        let _go = self.hold.read().await;
         let mut state = self.state.lock().unwrap();
         state.retried.extend(ids);
         Ok(Ok(ids.iter().map(|_| Retried::Due).collect()))

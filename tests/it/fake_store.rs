@@ -8,7 +8,7 @@ use seckill_gate::domain::admission::*;
 use seckill_gate::domain::dead_letters::{DeadCursor, DeadPage, Retried, Retry};
 use seckill_gate::domain::stock::{Stock, WinUnits};
 use seckill_gate::domain::{ActivityId, RequestId, StoreMs, UserId};
-use seckill_gate::gate::store::{AdmissionStore, StoreError};
+use seckill_gate::gate::store::{AdmissionStore, Guarded, StoreError};
 
 #[derive(Default)]
 pub struct FakeStore {
@@ -25,6 +25,20 @@ pub struct State {
     /// The next preheat finds another run than the poll before it.
     pub replaced: bool,
     pub down: bool,
+    /// The server runs under another id than the one that the activity was preheated in.
+    pub restarted: bool,
+    /// A part of the activity's keys is gone.
+    pub incomplete: bool,
+}
+
+impl State {
+    fn is_whole(&self) -> Result<(), Barred> {
+        match (&self.snapshot, self.incomplete) {
+            (_, true) => Err(Barred::Fenced),
+            (None, _) => Err(Barred::NotPreheated),
+            (Some(_), _) => Ok(()),
+        }
+    }
 }
 
 pub fn terms() -> Terms {
@@ -44,7 +58,8 @@ pub fn snapshot(left: i64, held: (u64, i64), accepted: (u64, i64)) -> Snapshot {
     Snapshot { terms: terms(), skus: vec![("phone".parse().unwrap(), stock)], unsettled: held.0, dead: 0 }
 }
 
-const RUN: &str = "r";
+/// As the fake activity vouches for.
+const RUN: &str = "run";
 
 impl FakeStore {
     fn up(&self) -> Result<std::sync::MutexGuard<'_, State>, StoreError> {
@@ -92,6 +107,9 @@ impl AdmissionStore for FakeStore {
     async fn poll(&self, _: &ActivityId, poll: &Poll) -> Result<Polled, StoreError> {
         let state = self.up()?;
         let run = RunId(RUN.into());
+        if state.incomplete {
+            return Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::Incomplete });
+        }
         let Some(snapshot) = &state.snapshot else {
             return Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::NotPreheated });
         };
@@ -108,7 +126,7 @@ impl AdmissionStore for FakeStore {
         });
         let stored = ActivityState {
             terms: snapshot.terms.clone(),
-            barred: None,
+            barred: state.restarted.then_some(Barred::Suspect),
             paused: false,
             stock: snapshot.skus.clone(),
             unsettled: 0,
@@ -119,20 +137,24 @@ impl AdmissionStore for FakeStore {
         };
         Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::Stored(Box::new(stored)) })
     }
-    async fn find(&self, _: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
+    async fn find(&self, _: &ActivityId, ids: &[RequestId]) -> Guarded<Vec<Option<FoundWin>>> {
         let state = self.up()?;
-        Ok(ids.iter().map(|id| state.wins.iter().find(|win| win.request_id == *id).cloned()).collect())
+        let known = |id| state.wins.iter().find(|win| win.request_id == id).cloned();
+        Ok(state.is_whole().map(|()| ids.iter().map(|id| known(*id)).collect()))
     }
-    async fn wins_of(&self, _: &ActivityId, _: &UserId) -> Result<Vec<FoundWin>, StoreError> {
+    async fn wins_of(&self, _: &ActivityId, _: &UserId) -> Guarded<Vec<FoundWin>> {
         unreachable!()
     }
-    async fn dead_letters(&self, _: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError> {
+    async fn dead_letters(&self, _: &ActivityId, page: &DeadPage) -> Guarded<Vec<FoundWin>> {
         let state = self.up()?;
+        if let Err(barred) = state.is_whole() {
+            return Ok(Err(barred));
+        }
         let place = |win: &FoundWin| Some(DeadCursor { since: win.record.dead_since?, id: win.request_id });
         let mut dead: Vec<FoundWin> = state.wins.iter().filter(|win| place(win) > page.after).cloned().collect();
         dead.sort_by_key(place);
         dead.truncate(page.limit);
-        Ok(dead)
+        Ok(Ok(dead))
     }
     async fn activities(&self) -> Result<Vec<ActivityId>, StoreError> {
         unreachable!()

@@ -23,7 +23,7 @@ use seckill_gate::gate::metrics::Metrics;
 use seckill_gate::gate::pipeline;
 use seckill_gate::gate::request::{Inbound, Route};
 use seckill_gate::gate::store::redis::RedisStore;
-use seckill_gate::gate::store::{AdmissionStore, StoreError};
+use seckill_gate::gate::store::{AdmissionStore, Guarded, StoreError};
 use seckill_gate::gate::tokens::{TokenKey, Tokens};
 use seckill_gate::gate::view::RETURNING_DELAY;
 use seckill_gate::platform::clock::{monotonic, wall_ms};
@@ -88,7 +88,7 @@ impl AdmissionStore for Dawdling {
     async fn retry(&self, id: &ActivityId, retry: &Retry) -> Result<Reply<Vec<Retried>>, StoreError> {
         self.inner.retry(id, retry).await
     }
-    async fn dead_letters(&self, id: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError> {
+    async fn dead_letters(&self, id: &ActivityId, page: &DeadPage) -> Guarded<Vec<FoundWin>> {
         self.inner.dead_letters(id, page).await
     }
     async fn poll(&self, id: &ActivityId, poll: &Poll) -> Result<Polled, StoreError> {
@@ -98,10 +98,10 @@ impl AdmissionStore for Dawdling {
         tokio::time::sleep(back).await;
         polled
     }
-    async fn find(&self, id: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
+    async fn find(&self, id: &ActivityId, ids: &[RequestId]) -> Guarded<Vec<Option<FoundWin>>> {
         self.inner.find(id, ids).await
     }
-    async fn wins_of(&self, id: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
+    async fn wins_of(&self, id: &ActivityId, user: &UserId) -> Guarded<Vec<FoundWin>> {
         self.inner.wins_of(id, user).await
     }
     async fn activities(&self) -> Result<Vec<ActivityId>, StoreError> {

@@ -4,6 +4,7 @@
 mod admin;
 mod admin_dead_letters;
 mod admin_rig;
+mod admin_trouble;
 mod admission;
 mod config;
 mod dead_letters;

@@ -64,7 +64,8 @@ async fn audit_status_and_why_are_true_while_the_sale_runs() {
     let gate = format!("http://127.0.0.1:{}", deployment.gates[0].admin);
     let token = std::fs::read_to_string(deployment.config.with_file_name("secrets/admin-token")).unwrap();
     let mut blind = seckill_gate();
-    let blind = blind.args(["audit", SALE, "--admin", &gate]).env("SECKILL_ADMIN_TOKEN", token.trim()).output().unwrap();
+    let blind =
+        blind.args(["audit", SALE, "--admin", &gate]).env("SECKILL_ADMIN_TOKEN", token.trim()).output().unwrap();
     let said = String::from_utf8_lossy(&blind.stdout);
     assert!(blind.status.code() == Some(1) && said.contains("0 violations, 4 checks not made"), "{blind:?}");
     let (code, why) = json(&deployment, 0, &["why", &"f".repeat(32)]);

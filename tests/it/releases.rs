@@ -77,7 +77,7 @@ async fn storm(store: Arc<dyn AdmissionStore>, activity: &str, seed: u64) {
         }
     }
 
-    let found = store.find(&activity, &ids).await.unwrap();
+    let found = store.find(&activity, &ids).await.unwrap().unwrap();
     let mut live = 0;
     for (win, record) in found.iter().enumerate() {
         let state = &record.as_ref().unwrap().record.state;

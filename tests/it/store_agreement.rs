@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use seckill_gate::domain::admission::{
-    ActivityState, Attempt, Batch, Change, ClaimDue, Epoch, Guard, JournalCursor, Operate, Poll, Polled,
+    ActivityState, Attempt, Barred, Batch, Change, ClaimDue, Epoch, Guard, JournalCursor, Operate, Poll, Polled,
     PolledActivity, Preheat, ReleaseWin, RunId, Settle, Settlement, Terms,
 };
 use seckill_gate::domain::backoff::Backoff;
@@ -236,6 +236,13 @@ impl<'a> Run<'a> {
         };
         let before = trio.redis.poll(&activity, &ask).await.unwrap();
         prop_assert_eq!(&before.activity, &PolledActivity::NotPreheated);
+        // In none of them is it told of an activity that is not there that nobody has won.
+        let page = DeadPage { after: None, limit: 1 };
+        for store in [&trio.redis as &dyn AdmissionStore, &trio.sqlite] {
+            prop_assert_eq!(store.find(&activity, &[]).await.unwrap(), Err(Barred::NotPreheated));
+            prop_assert_eq!(store.wins_of(&activity, &user(0)).await.unwrap(), Err(Barred::NotPreheated));
+            prop_assert_eq!(store.dead_letters(&activity, &page).await.unwrap(), Err(Barred::NotPreheated));
+        }
         let sqlite_run = trio.sqlite.poll(&activity, &ask).await.unwrap().server_run;
 
         let now = before.now.0;
@@ -364,6 +371,7 @@ impl<'a> Run<'a> {
                     let by_model = self.model.lock().unwrap().dead_letters(activity, &page);
                     prop_assert_eq!(&redis.dead_letters(activity, &page).await.unwrap(), &by_model);
                     prop_assert_eq!(&sqlite.dead_letters(activity, &page).await.unwrap(), &by_model);
+                    let by_model = by_model.unwrap();
                     let Some(last) = by_model.last() else { break };
                     self.trio.dead_seen.fetch_add(by_model.len(), Ordering::Relaxed);
                     page.after = Some(DeadCursor { since: last.record.dead_since.unwrap(), id: last.request_id });

@@ -140,11 +140,11 @@ impl Model {
     }
 
     /// One page of the dead letters.
-    pub fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Vec<FoundWin> {
-        let Some(stored) = self.activities.get(activity) else { return Vec::new() };
+    pub fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, Barred> {
+        let stored = self.stored(activity)?;
         let after = stored.dead.iter().filter(|cursor| page.after.is_none_or(|after| **cursor > after));
         let listed = |found: FoundWin| FoundWin { record: WinRecord { reply: None, ..found.record }, ..found };
-        after.take(page.limit).filter_map(|cursor| stored.found(&cursor.id).map(listed)).collect()
+        Ok(after.take(page.limit).filter_map(|cursor| stored.found(&cursor.id).map(listed)).collect())
     }
 
     /// Tells how the activity stands.
@@ -174,16 +174,16 @@ impl Model {
     }
 
     /// Looks wins up.
-    pub fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Vec<Option<FoundWin>> {
-        let stored = self.activities.get(activity);
-        ids.iter().map(|id| stored.and_then(|stored| stored.found(id))).collect()
+    pub fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, Barred> {
+        let stored = self.stored(activity)?;
+        Ok(ids.iter().map(|id| stored.found(id)).collect())
     }
 
     /// All wins of one user, oldest first.
-    pub fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Vec<FoundWin> {
-        let Some(stored) = self.activities.get(activity) else { return Vec::new() };
-        let Some(buyer) = stored.buyers.get(user) else { return Vec::new() };
-        buyer.wins.iter().filter_map(|id| stored.found(id)).collect()
+    pub fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, Barred> {
+        let stored = self.stored(activity)?;
+        let buyer = stored.buyers.get(user).into_iter();
+        Ok(buyer.flat_map(|buyer| &buyer.wins).filter_map(|id| stored.found(id)).collect())
     }
 
     /// One picture for audits.
@@ -195,6 +195,11 @@ impl Model {
             unsettled: stored.due.len() as u64,
             dead: stored.dead.len() as u64,
         })
+    }
+
+    /// There to be looked into. The model loses nothing, so it is never incomplete.
+    fn stored(&self, activity: &ActivityId) -> Result<&Stored, Barred> {
+        self.activities.get(activity).ok_or(Barred::NotPreheated)
     }
 
     /// Present and of the caller's epoch, in time. The run is judged by the caller.

@@ -1,4 +1,4 @@
-//! Bodies of changes: strict JSON with `dry_run`, and the audit line that every change leaves.
+//! Bodies of changes: strict JSON with `dry_run`; and what came of them.
 
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
@@ -7,7 +7,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
-use crate::domain::ActivityId;
 use crate::platform::http_server::Peer;
 
 /// A change as it was asked for, and by whom.
@@ -50,23 +49,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Asked<T> {
         let body = serde_json::from_slice(text).map_err(|error| Problem::bad_request(format!("the body: {error}")))?;
         Ok(Asked { body, peer })
     }
-}
-
-/// Leaves the audit line of a change: what was asked, by whom, and what came of it.
-pub fn audit(
-    action: &'static str,
-    activity: &ActivityId,
-    peer: Option<Peer>,
-    dry_run: bool,
-    asked: &str,
-    outcome: &Result<Outcome, Problem>,
-) {
-    let peer = peer.map(|Peer(address)| address.to_string()).unwrap_or_default();
-    let outcome = match outcome {
-        Ok(outcome) => outcome.name,
-        Err(problem) => problem.code,
-    };
-    tracing::info!(target: "audit", action, %activity, peer, dry_run, asked, outcome, "operator change");
 }
 
 /// What came of a change.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use serde::Deserialize;
 
-use super::body::{Asked, Outcome, Plain, audit};
+use super::body::{Asked, Outcome, Plain};
+use super::foresee::{changeable, foresee};
+use super::own_task::{Line, change};
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
-use crate::domain::admission::{Change, Operated};
-use crate::domain::stock::Stock;
+use crate::domain::admission::{ActivityState, Change, Operated};
 use crate::domain::{ActivityId, SkuId};
 
 type Changed = Result<Outcome, Problem>;
@@ -39,28 +40,18 @@ async fn set_pause(
     asked: Asked<Plain>,
     pause: bool,
 ) -> Changed {
-    let (id, managed) = world.managed(&name)?;
-    let outcome = if asked.body.dry_run {
-        let view = managed.activity.view();
-        view.epoch().ok_or_else(|| Problem::not_preheated(id)).map(|_| would(view.paused == pause))
-    } else {
-        operate(managed, if pause { Change::Pause } else { Change::Resume }).await
-    };
-    audit(if pause { "pause" } else { "resume" }, id, asked.peer, asked.body.dry_run, "", &outcome);
-    outcome
+    let (action, wished) = if pause { ("pause", Change::Pause) } else { ("resume", Change::Resume) };
+    let dry_run = asked.body.dry_run;
+    let line = Line { action, activity: name, peer: asked.peer, dry_run, asked: String::new() };
+    change(world, line, move |world, id, managed| Box::pin(simple(world, id, managed, wished, dry_run))).await
 }
 
 /// `POST …/stop-sku`
 pub async fn stop_sku(State(world): State<Arc<AdminWorld>>, Path(name): Path<String>, asked: Asked<OneSku>) -> Changed {
-    let (id, managed) = world.managed(&name)?;
     let OneSku { sku, dry_run } = asked.body;
-    let outcome = if dry_run {
-        stock_now(&world, id, &sku).await.map(|stock| would(stock.stopped))
-    } else {
-        operate(managed, Change::StopSku(sku.clone())).await
-    };
-    audit("stop-sku", id, asked.peer, dry_run, sku.as_str(), &outcome);
-    outcome
+    let line = Line { action: "stop-sku", activity: name, peer: asked.peer, dry_run, asked: sku.to_string() };
+    let wished = Change::StopSku(sku);
+    change(world, line, move |world, id, managed| Box::pin(simple(world, id, managed, wished, dry_run))).await
 }
 
 /// `POST …/start-sku`: only where store and ledger agree, since a disagreement is what stops a SKU by itself.
@@ -69,18 +60,17 @@ pub async fn start_sku(
     Path(name): Path<String>,
     asked: Asked<OneSku>,
 ) -> Changed {
-    let (id, managed) = world.managed(&name)?;
     let OneSku { sku, dry_run } = asked.body;
-    let outcome = start(&world, id, managed, &sku, dry_run).await;
-    audit("start-sku", id, asked.peer, dry_run, sku.as_str(), &outcome);
-    outcome
+    let line = Line { action: "start-sku", activity: name, peer: asked.peer, dry_run, asked: sku.to_string() };
+    change(world, line, move |world, id, managed| Box::pin(start(world, id, managed, sku, dry_run))).await
 }
 
-async fn start(world: &AdminWorld, id: &ActivityId, managed: &Managed, sku: &SkuId, dry_run: bool) -> Changed {
+async fn start(world: &AdminWorld, id: &ActivityId, managed: &Managed, sku: SkuId, dry_run: bool) -> Changed {
     // Ledger first: what it has sold by then, the later picture of the store holds as won.
     let ledger = world.ledger.report(id).await?;
-    let stock = stock_now(world, id, sku).await?;
-    if let Some(of_ledger) = ledger.and_then(|report| report.skus.get(sku).copied()) {
+    let stored = changeable(world, id, managed).await?;
+    let (_, stock) = stored.stock.iter().find(|(name, _)| *name == sku).ok_or_else(no_such_sku)?;
+    if let Some(of_ledger) = ledger.and_then(|report| report.skus.get(&sku).copied()) {
         let disagreement = if of_ledger.total != stock.total {
             Some(format!("the total is {} in the ledger, {} in the store", of_ledger.total, stock.total))
         } else if of_ledger.sold > stock.units_in_wins() {
@@ -95,7 +85,7 @@ async fn start(world: &AdminWorld, id: &ActivityId, managed: &Managed, sku: &Sku
     if stock.left < 0 {
         return Err(below_zero());
     }
-    if dry_run { Ok(would(!stock.stopped)) } else { operate(managed, Change::StartSku(sku.clone())).await }
+    operate(managed, &stored, Change::StartSku(sku), dry_run).await
 }
 
 fn below_zero() -> Problem {
@@ -107,28 +97,30 @@ pub fn would(already: bool) -> Outcome {
     Outcome { name: if already { "already" } else { "would_apply" }, dry_run: true }
 }
 
-/// One SKU's stock, now.
-pub async fn stock_now(world: &AdminWorld, id: &ActivityId, sku: &SkuId) -> Result<Stock, Problem> {
-    let stored = world.stored(id).await?.ok_or_else(|| Problem::not_preheated(id))?;
-    let found = stored.stock.iter().find(|(name, _)| name == sku);
-    found.map(|(_, stock)| *stock).ok_or_else(no_such_sku)
-}
-
 fn no_such_sku() -> Problem {
     Problem::not_found("NO_SUCH_SKU", "the activity does not offer this SKU")
 }
 
-/// Makes a change at the store and names what came of it.
-pub async fn operate(managed: &Managed, change: Change) -> Changed {
-    operated(managed.activity.operate(change).await??)
+/// A change that asks nothing of the ledger.
+async fn simple(world: &AdminWorld, id: &ActivityId, managed: &Managed, change: Change, dry_run: bool) -> Changed {
+    operate(managed, &changeable(world, id, managed).await?, change, dry_run).await
+}
+
+/// Makes a change at a store that stands so, or says what would come of it.
+pub async fn operate(managed: &Managed, stored: &ActivityState, change: Change, dry_run: bool) -> Changed {
+    let outcome = match dry_run {
+        true => foresee(stored, &change),
+        false => managed.activity.operate(change).await?.map_err(|barred| managed.problem(barred))?,
+    };
+    operated(outcome, dry_run)
 }
 
 /// An operator's outcome, told.
-pub fn operated(operated: Operated) -> Changed {
-    let done = |name| Ok(Outcome { name, dry_run: false });
+pub fn operated(operated: Operated, dry_run: bool) -> Changed {
     match operated {
-        Operated::Applied => done("applied"),
-        Operated::Already => done("already"),
+        Operated::Applied if dry_run => Ok(would(false)),
+        Operated::Applied => Ok(Outcome { name: "applied", dry_run }),
+        Operated::Already => Ok(Outcome { name: "already", dry_run }),
         Operated::NoSuchSku => Err(no_such_sku()),
         Operated::TotalIs(total) => Err(Problem::conflict("TOTAL_IS", format!("the total is {total} now"))),
         Operated::OnlyLeft(left) => {

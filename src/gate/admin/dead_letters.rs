@@ -12,8 +12,10 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::body::{Asked, Outcome, Plain, audit};
+use super::body::{Asked, Outcome, Plain};
 use super::changes::would;
+use super::foresee::finishable;
+use super::own_task::{Line, Told, change};
 use super::problem::Problem;
 use super::releases::conflict;
 use super::world::{AdminWorld, Managed};
@@ -41,11 +43,11 @@ pub async fn page(
     Path(name): Path<String>,
     query: Result<Query<After>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let (id, _) = world.managed(&name)?;
+    let (id, managed) = world.managed(&name)?;
     let Query(After { after }) = query.map_err(|rejected| Problem::bad_request(rejected.body_text()))?;
     let after = after.filter(|text| !text.is_empty()).map(|text| text.parse::<DeadCursor>()).transpose();
     let after = after.map_err(|invalid| Problem::bad_request(format!("`after`: {invalid}")))?;
-    let page = world.store.dead_letters(id, &DeadPage { after, limit: PAGE }).await?;
+    let page = world.dead_letters(id, managed, &DeadPage { after, limit: PAGE }).await?;
     let next = if page.len() == PAGE { page.last().and_then(place) } else { None };
     let shown: Vec<Value> = page.iter().map(shown).collect();
     Ok(Json(json!({ "dead_letters": shown, "next": next.map(|next| next.to_string()) })))
@@ -72,12 +74,10 @@ pub async fn retry(
     Path((name, request_id)): Path<(String, String)>,
     asked: Asked<Plain>,
 ) -> Result<Outcome, Problem> {
-    let (id, managed) = world.managed(&name)?;
-    let dry_run = asked.body.dry_run;
-    let request_id = parsed(&request_id)?;
-    let outcome = retry_one(&world, id, managed, request_id, dry_run).await;
-    audit("dead-letter-retry", id, asked.peer, dry_run, &request_id.to_string(), &outcome);
-    outcome
+    let (request_id, dry_run) = (parsed(&request_id)?, asked.body.dry_run);
+    let told = request_id.to_string();
+    let line = Line { action: "dead-letter-retry", activity: name, peer: asked.peer, dry_run, asked: told };
+    change(world, line, move |world, id, managed| Box::pin(retry_one(world, id, managed, request_id, dry_run))).await
 }
 
 async fn retry_one(
@@ -88,12 +88,13 @@ async fn retry_one(
     dry_run: bool,
 ) -> Result<Outcome, Problem> {
     let retried = if dry_run {
-        match find(world, id, request_id).await?.record.state {
+        finishable(world, id, managed).await?;
+        match world.find(id, managed, request_id).await?.record.state {
             WinState::Held => return Ok(would(false)),
             state => Retried::Final(state),
         }
     } else {
-        managed.activity.retry(&[request_id]).await??.pop().unwrap_or(Retried::UnknownWin)
+        due_now(managed, &[request_id]).await?.pop().unwrap_or(Retried::UnknownWin)
     };
     match retried {
         Retried::Due => Ok(Outcome { name: "applied", dry_run }),
@@ -108,18 +109,46 @@ pub async fn retry_all(
     State(world): State<Arc<AdminWorld>>,
     Path(name): Path<String>,
     asked: Asked<Plain>,
-) -> Result<Response, Problem> {
-    let (id, managed) = world.managed(&name)?;
+) -> Result<RetriedAll, Problem> {
     let dry_run = asked.body.dry_run;
-    let mut count = 0;
-    let outcome = retry_every(&world, id, managed, dry_run, &mut count).await;
-    audit("dead-letter-retry-all", id, asked.peer, dry_run, &format!("{count} wins"), &outcome);
-    let outcome = outcome?;
-    let mut body = json!({ "outcome": outcome.name, "count": count });
-    if dry_run {
-        body["dry_run"] = true.into();
+    let line =
+        Line { action: "dead-letter-retry-all", activity: name, peer: asked.peer, dry_run, asked: String::new() };
+    change(world, line, move |world, id, managed| {
+        Box::pin(async move {
+            let mut count = 0;
+            let outcome = retry_every(world, id, managed, dry_run, &mut count).await.map_err(|problem| Problem {
+                detail: format!("{}; {count} wins were met before", problem.detail),
+                ..problem
+            })?;
+            Ok(RetriedAll { outcome, count })
+        })
+    })
+    .await
+}
+
+/// What came of all of them, and how many there were.
+pub struct RetriedAll {
+    outcome: Outcome,
+    count: usize,
+}
+
+impl Told for RetriedAll {
+    fn outcome(&self) -> &'static str {
+        self.outcome.name
     }
-    Ok(Json(body).into_response())
+    fn count(&self) -> Option<usize> {
+        Some(self.count)
+    }
+}
+
+impl IntoResponse for RetriedAll {
+    fn into_response(self) -> Response {
+        let mut body = json!({ "outcome": self.outcome.name, "count": self.count });
+        if self.outcome.dry_run {
+            body["dry_run"] = true.into();
+        }
+        Json(body).into_response()
+    }
 }
 
 async fn retry_every(
@@ -131,9 +160,10 @@ async fn retry_every(
 ) -> Result<Outcome, Problem> {
     // What is marked while this goes on was delivered just now: it need not be chased.
     let until = world.clock.now().store;
+    finishable(world, id, managed).await?;
     let mut after = None;
     loop {
-        let mut page = world.store.dead_letters(id, &DeadPage { after, limit: PAGE }).await?;
+        let mut page = world.dead_letters(id, managed, &DeadPage { after, limit: PAGE }).await?;
         let last = page.len() < PAGE;
         after = page.last().and_then(place);
         page.retain(|win| win.record.dead_since.is_some_and(|since| since <= until));
@@ -141,7 +171,7 @@ async fn retry_every(
         if !ids.is_empty() {
             *count += match dry_run {
                 true => ids.len(),
-                false => managed.activity.retry(&ids).await??.iter().filter(|one| **one == Retried::Due).count(),
+                false => due_now(managed, &ids).await?.iter().filter(|one| **one == Retried::Due).count(),
             };
         }
         if last || ids.len() < PAGE {
@@ -161,20 +191,10 @@ pub async fn release(
     Path((name, request_id)): Path<(String, String)>,
     asked: Asked<Plain>,
 ) -> Result<Outcome, Problem> {
-    let request_id = parsed(&request_id)?;
-    world.managed(&name)?;
-    let (dry_run, peer) = (asked.body.dry_run, asked.peer);
-    // A task of its own: a client that gives up must not leave a void id with a held win, and no audit line.
-    let task = tokio::spawn(async move {
-        let (id, managed) = world.managed(&name)?;
-        let outcome = release_one(&world, id, managed, request_id, dry_run).await;
-        audit("dead-letter-release", id, peer, dry_run, &request_id.to_string(), &outcome);
-        outcome
-    });
-    task.await.unwrap_or_else(|_| {
-        let detail = "the release broke off; see the log, and repeat it";
-        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", detail))
-    })
+    let (request_id, dry_run) = (parsed(&request_id)?, asked.body.dry_run);
+    let told = request_id.to_string();
+    let line = Line { action: "dead-letter-release", activity: name, peer: asked.peer, dry_run, asked: told };
+    change(world, line, move |world, id, managed| Box::pin(release_one(world, id, managed, request_id, dry_run))).await
 }
 
 async fn release_one(
@@ -184,7 +204,9 @@ async fn release_one(
     request_id: RequestId,
     dry_run: bool,
 ) -> Result<Outcome, Problem> {
-    match find(world, id, request_id).await?.record.state {
+    // Before the id is void: a store that then refuses the release would keep the win for good.
+    finishable(world, id, managed).await?;
+    match world.find(id, managed, request_id).await?.record.state {
         WinState::Held if dry_run => return Ok(would(false)),
         WinState::Held => {}
         WinState::Released(_) => return Ok(Outcome { name: "already", dry_run }),
@@ -205,7 +227,7 @@ async fn release_one(
         }
         Voided::OrderExists => {
             // The win's record is behind: the next delivery brings the word that books it.
-            managed.activity.retry(&[request_id]).await??;
+            due_now(managed, &[request_id]).await?;
             let detail = "the order service has an order for it; not released, and due for delivery now";
             return Err(Problem::conflict("ORDER_EXISTS", detail));
         }
@@ -214,21 +236,25 @@ async fn release_one(
             return Err(Problem::conflict("CANNOT_VOID", detail));
         }
     };
-    match managed.activity.release(request_id, release).await?? {
+    let word = release.cause.as_str();
+    match managed.activity.release(request_id, release).await?.map_err(|barred| managed.problem(barred))? {
         Recorded::Applied(_) | Recorded::MarkedDead { .. } => Ok(Outcome { name, dry_run }),
         Recorded::Already(_) => Ok(Outcome { name: "already", dry_run }),
         Recorded::Conflict(known) => {
-            tracing::error!(activity = %id, %request_id, state = ?known.state, "CONFLICT: a void contradicts the win");
+            world.conflicts.contradicted(id, request_id, word, &known);
             Err(conflict())
         }
-        Recorded::UnknownWin => Err(Problem::unknown_win()),
+        Recorded::UnknownWin => {
+            world.conflicts.unknown(id, request_id, word);
+            Err(Problem::unknown_win())
+        }
     }
+}
+
+async fn due_now(managed: &Managed, ids: &[RequestId]) -> Result<Vec<Retried>, Problem> {
+    managed.activity.retry(ids).await?.map_err(|barred| managed.problem(barred))
 }
 
 fn parsed(request_id: &str) -> Result<RequestId, Problem> {
     request_id.parse().map_err(|invalid: crate::domain::InvalidId| Problem::bad_request(invalid.to_string()))
-}
-
-async fn find(world: &AdminWorld, id: &ActivityId, request_id: RequestId) -> Result<FoundWin, Problem> {
-    world.store.find(id, &[request_id]).await?.into_iter().next().flatten().ok_or_else(Problem::unknown_win)
 }

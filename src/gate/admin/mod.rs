@@ -1,14 +1,17 @@
 //! The admin listener: who may change what, and every operator's change. Places for win log and rebuild are files beside
 //! these.
 //!
-//! [`auth`] lets requests in, [`world`] is what they act on, [`problem`] how they fail; the rest are the routes.
+//! [`auth`] lets requests in, [`world`] is what they act on, [`problem`] how they fail, [`own_task`] how every
+//! change runs to its end; the rest are the routes.
 
 mod activities;
 pub mod auth;
 mod body;
 mod changes;
 mod dead_letters;
+mod foresee;
 pub mod health;
+mod own_task;
 mod preheat;
 mod problem;
 mod releases;

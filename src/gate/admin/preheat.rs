@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use axum::extract::{Path, State};
 
-use super::body::{Asked, Outcome, Plain, audit};
+use super::body::{Asked, Outcome, Plain};
 use super::changes::would;
+use super::own_task::{Line, change};
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
 use crate::domain::ActivityId;
@@ -31,19 +32,8 @@ pub async fn preheat(
     asked: Asked<Plain>,
 ) -> Result<Outcome, Problem> {
     let dry_run = asked.body.dry_run;
-    let peer = asked.peer;
-    world.managed(&name)?;
-    // A task of its own: a client that gives up must not leave a registered activity without a store.
-    let task = tokio::spawn(async move {
-        let (id, managed) = world.managed(&name)?;
-        let outcome = apply(&world, id, managed, dry_run).await;
-        audit("preheat", id, peer, dry_run, "", &outcome);
-        outcome
-    });
-    task.await.unwrap_or_else(|_| {
-        let detail = "the preheat broke off; see the log";
-        Err(Problem::new(http::StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", detail))
-    })
+    let line = Line { action: "preheat", activity: name, peer: asked.peer, dry_run, asked: String::new() };
+    change(world, line, move |world, id, managed| Box::pin(apply(world, id, managed, dry_run))).await
 }
 
 async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, dry_run: bool) -> Result<Outcome, Problem> {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use serde::Deserialize;
 
-use super::body::{Asked, Outcome, audit};
+use super::body::{Asked, Outcome};
 use super::changes::would;
+use super::foresee::finishable;
+use super::own_task::{Line, change};
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
 use crate::domain::admission::Recorded;
@@ -29,14 +31,16 @@ pub async fn release(
     Path(name): Path<String>,
     asked: Asked<OrderEnded>,
 ) -> Result<Outcome, Problem> {
-    let (id, managed) = world.managed(&name)?;
     let OrderEnded { request_id, reason, dry_run } = asked.body;
-    let outcome = match Reason::new(&reason) {
-        Ok(reason) => apply(&world, id, managed, request_id, reason, dry_run).await,
-        Err(invalid) => Err(Problem::bad_request(invalid.to_string())),
-    };
-    audit("release", id, asked.peer, dry_run, &format!("{request_id} {}", Reason::lossy(&reason)), &outcome);
-    outcome
+    let told = format!("{request_id} {}", Reason::lossy(&reason));
+    let line = Line { action: "release", activity: name, peer: asked.peer, dry_run, asked: told };
+    change(world, line, move |world, id, managed| {
+        Box::pin(async move {
+            let reason = Reason::new(&reason).map_err(|invalid| Problem::bad_request(invalid.to_string()))?;
+            apply(world, id, managed, request_id, reason, dry_run).await
+        })
+    })
+    .await
 }
 
 async fn apply(
@@ -49,19 +53,24 @@ async fn apply(
 ) -> Result<Outcome, Problem> {
     let cause = cause_of(&reason);
     if dry_run {
-        let found =
-            world.store.find(id, &[request_id]).await?.into_iter().next().flatten().ok_or_else(Problem::unknown_win)?;
+        finishable(world, id, managed).await?;
+        let found = world.find(id, managed, request_id).await?;
         return match transition(&found.record.state, WinEvent::Ended(cause)) {
             Step::Conflict => Err(conflict()),
             step => Ok(would(step != Step::Release)),
         };
     }
     let done = |name| Ok(Outcome { name, dry_run: false });
-    match managed.activity.release(request_id, Release { cause, reason }).await?? {
+    match managed
+        .activity
+        .release(request_id, Release { cause, reason })
+        .await?
+        .map_err(|barred| managed.problem(barred))?
+    {
         Recorded::Applied(_) | Recorded::MarkedDead { .. } => done("applied"),
         Recorded::Already(_) => done("already"),
         Recorded::Conflict(known) => {
-            tracing::error!(activity = %id, %request_id, state = ?known.state, "CONFLICT: a release contradicts the win");
+            world.conflicts.contradicted(id, request_id, cause.as_str(), &known);
             Err(conflict())
         }
         Recorded::UnknownWin => Err(Problem::unknown_win()),

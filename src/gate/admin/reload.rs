@@ -8,24 +8,31 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 
 use super::body::{Asked, Plain};
+use super::own_task::to_its_end;
 use super::problem::Problem;
+use super::world::AdminWorld;
 use crate::gate::reload::{Refused, Reloader};
 use crate::platform::http_server::{Peer, problem_with};
 
 /// 200 with the outcome and every edit; 409 if an edit may not be made this way, 422 if the file has faults, 503 if the gate
 /// could not do it. Refused, nothing has changed.
-pub async fn reload(State(reloader): State<Option<Arc<Reloader>>>, asked: Asked<Plain>) -> Response {
+pub async fn reload(
+    State(reloader): State<Option<Arc<Reloader>>>,
+    State(world): State<Arc<AdminWorld>>,
+    asked: Asked<Plain>,
+) -> Response {
     let Some(reloader) = reloader else {
         return Problem::not_found("NO_FILE", "this gate was started without a file to read again").into_response();
     };
     let dry_run = asked.body.dry_run;
-    // A task of its own: a client that gives up must not end a reload half-way.
-    let task = tokio::spawn(async move { reloader.reload(dry_run).await });
-    let outcome = task.await.unwrap_or_else(|_| Err(Refused::Failed("the reload broke off; see the log".into())));
-    let named = outcome.as_ref().map_or_else(|refused| refused.code(), |reloaded| reloaded.outcome());
     let peer = asked.peer.map(|Peer(address)| address.to_string()).unwrap_or_default();
-    tracing::info!(target: "audit", action = "reload", peer, dry_run, outcome = named, "operator change");
-    match outcome {
+    let task = to_its_end(&world.under_way, async move {
+        let outcome = reloader.reload(dry_run).await;
+        let named = outcome.as_ref().map_or_else(|refused| refused.code(), |reloaded| reloaded.outcome());
+        tracing::info!(target: "audit", action = "reload", peer, dry_run, outcome = named, "operator change");
+        outcome
+    });
+    match task.await.unwrap_or_else(|_| Err(Refused::Failed("the reload broke off; see the log".into()))) {
         Ok(reloaded) => Json(reloaded.to_json()).into_response(),
         Err(refused) => {
             let status = match refused {

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use serde::Deserialize;
 
-use super::body::{Asked, Outcome, audit};
-use super::changes::{operate, operated, stock_now, would};
+use super::body::{Asked, Outcome};
+use super::changes::{operate, operated};
+use super::foresee::{changeable, foresee};
+use super::own_task::{Line, change};
 use super::problem::Problem;
 use super::world::{AdminWorld, Managed};
 use crate::domain::admission::{Change, Operated};
-use crate::domain::stock::Stock;
 use crate::domain::{ActivityId, SkuId};
 use crate::gate::ledger::TotalSet;
 
@@ -38,40 +39,37 @@ pub async fn set_total(
     Path(name): Path<String>,
     asked: Asked<NewTotal>,
 ) -> Result<Outcome, Problem> {
-    let (id, managed) = world.managed(&name)?;
     let new = asked.body;
-    let outcome = apply(&world, id, managed, &new).await;
     let told = format!("{} {} -> {}", new.sku, new.from, new.to);
-    audit("totals", id, asked.peer, new.dry_run, &told, &outcome);
-    outcome
+    let line = Line { action: "totals", activity: name, peer: asked.peer, dry_run: new.dry_run, asked: told };
+    change(world, line, move |world, id, managed| Box::pin(async move { apply(world, id, managed, &new).await })).await
 }
 
 async fn apply(world: &AdminWorld, id: &ActivityId, managed: &Managed, new: &NewTotal) -> Result<Outcome, Problem> {
     if !(0..=MAX_TOTAL).contains(&new.from) || !(0..=MAX_TOTAL).contains(&new.to) {
         return Err(Problem::bad_request(format!("totals lie between 0 and {MAX_TOTAL}")));
     }
-    // Judged on the store before the ledger moves: a `from` that is wrong would leave them apart.
-    let foreseen = foresee(&stock_now(world, id, &new.sku).await?, new.from, new.to);
-    if new.dry_run {
-        return match foreseen {
-            Operated::Applied | Operated::Already => Ok(would(foreseen == Operated::Already)),
-            refused => operated(refused),
-        };
-    }
     let change =
         Change::SetTotal { sku: new.sku.clone(), from: new.from, to: new.to, returning_delay: world.returning_delay };
-    match new.to.cmp(&new.from) {
-        Ordering::Greater if matches!(foreseen, Operated::Applied | Operated::Already) => {
+    // Judged on the store before the ledger moves: a change that the store refuses would leave them apart.
+    let stored = changeable(world, id, managed).await?;
+    match (foresee(&stored, &change), new.to.cmp(&new.from)) {
+        (Operated::Applied | Operated::Already, Ordering::Greater) if !new.dry_run => {
             in_ledger(world, id, new).await?;
-            operate(managed, change).await
+            operate(managed, &stored, change, false).await.map_err(|refused| half_way("the ledger", refused))
         }
-        Ordering::Greater => operated(foreseen),
-        Ordering::Less | Ordering::Equal => {
-            let outcome = operate(managed, change).await?;
-            in_ledger(world, id, new).await?;
+        (_, Ordering::Less | Ordering::Equal) if !new.dry_run => {
+            let outcome = operate(managed, &stored, change, false).await?;
+            in_ledger(world, id, new).await.map_err(|refused| half_way("the store", refused))?;
             Ok(outcome)
         }
+        (foreseen, _) => operated(foreseen, new.dry_run),
     }
+}
+
+/// What was refused by one, when the other has moved already.
+fn half_way(moved: &str, refused: Problem) -> Problem {
+    Problem { detail: format!("{} ({moved} has the new total already)", refused.detail), ..refused }
 }
 
 async fn in_ledger(world: &AdminWorld, id: &ActivityId, new: &NewTotal) -> Result<(), Problem> {
@@ -79,38 +77,6 @@ async fn in_ledger(world: &AdminWorld, id: &ActivityId, new: &NewTotal) -> Resul
         TotalSet::Stands => Ok(()),
         TotalSet::Refused(why) => {
             Err(Problem::conflict("LEDGER_REFUSED", format!("the ledger did not take the total: {why}")))
-        }
-    }
-}
-
-/// What the store would answer.
-fn foresee(stock: &Stock, from: i64, to: i64) -> Operated {
-    if stock.total == to {
-        Operated::Already
-    } else if stock.total != from {
-        Operated::TotalIs(stock.total)
-    } else if stock.left < from - to {
-        Operated::OnlyLeft(stock.left)
-    } else {
-        Operated::Applied
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_total_moves_only_from_what_it_is_and_not_below_what_is_won() {
-        let stock = Stock { total: 10, left: 3, ..Stock::default() };
-        for (from, to, expected) in [
-            (10, 12, Operated::Applied),
-            (8, 10, Operated::Already),
-            (9, 12, Operated::TotalIs(10)),
-            (10, 7, Operated::Applied),
-            (10, 6, Operated::OnlyLeft(3)),
-        ] {
-            assert_eq!(foresee(&stock, from, to), expected, "{from} -> {to}");
         }
     }
 }

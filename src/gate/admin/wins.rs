@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::problem::Problem;
 use super::world::AdminWorld;
-use crate::domain::admission::{FoundWin, JournalCursor, JournalOp, Poll, PolledActivity};
+use crate::domain::admission::{Barred, FoundWin, JournalCursor, JournalOp, Poll, PolledActivity};
 use crate::domain::win::WinState;
 use crate::domain::{InvalidId, RequestId};
 use crate::gate::delivery::reply::StoredReply;
@@ -32,13 +32,13 @@ pub async fn page(
     Path(name): Path<String>,
     query: Result<Query<After>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let (id, _) = world.managed(&name)?;
+    let (id, managed) = world.managed(&name)?;
     let Query(After { after }) = query.map_err(|rejected| Problem::bad_request(rejected.body_text()))?;
     let poll = Poll { gate: None, vouched: None, after: cursor(after.as_deref())?, max_entries: PAGE };
     let state = match world.store.poll(id, &poll).await?.activity {
         PolledActivity::Stored(state) => state,
-        PolledActivity::NotPreheated => return Err(Problem::not_preheated(id)),
-        PolledActivity::Incomplete => return Err(crate::domain::admission::Barred::Fenced.into()),
+        PolledActivity::NotPreheated => return Err(managed.problem(Barred::NotPreheated)),
+        PolledActivity::Incomplete => return Err(managed.problem(Barred::Fenced)),
     };
     let mut seen = HashSet::new();
     let ids: Vec<_> = state
@@ -50,7 +50,10 @@ pub async fn page(
         })
         .filter(|id| seen.insert(*id))
         .collect();
-    let found = if ids.is_empty() { Vec::new() } else { world.store.find(id, &ids).await? };
+    let found = match ids.is_empty() {
+        true => Vec::new(),
+        false => world.store.find(id, &ids).await?.map_err(|barred| managed.problem(barred))?,
+    };
     let wins: Vec<Value> = found.iter().flatten().map(shown).collect();
     Ok(Json(json!({ "wins": wins, "next": &*state.cursor.0, "more": !state.at_end })))
 }
@@ -60,10 +63,9 @@ pub async fn one(
     State(world): State<Arc<AdminWorld>>,
     Path((name, request_id)): Path<(String, String)>,
 ) -> Result<Json<Value>, Problem> {
-    let (id, _) = world.managed(&name)?;
+    let (id, managed) = world.managed(&name)?;
     let request_id: RequestId = request_id.parse().map_err(|e: InvalidId| Problem::bad_request(e.to_string()))?;
-    let found = world.store.find(id, &[request_id]).await?.into_iter().next().flatten();
-    found.as_ref().map(|win| Json(shown(win))).ok_or_else(Problem::unknown_win)
+    Ok(Json(shown(&world.find(id, managed, request_id).await?)))
 }
 
 /// Cursors are the store's own text, handed out by an earlier page; nothing else goes to the store.

@@ -8,12 +8,16 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use axum::extract::FromRef;
+use tokio_util::task::TaskTracker;
 
 use super::problem::Problem;
-use crate::domain::admission::{ActivityState, Change, JournalCursor, Operated, Poll, Polled, PolledActivity, Terms};
-use crate::domain::dead_letters::Retried;
+use crate::domain::admission::{
+    ActivityState, Barred, Change, FoundWin, JournalCursor, Operated, Poll, Polled, PolledActivity, Terms,
+};
+use crate::domain::dead_letters::{DeadPage, Retried};
 use crate::domain::{ActivityId, GateId, RequestId, StoreMs};
 use crate::gate::activity::{Activity, Phase};
+use crate::gate::delivery::conflicts::Conflicts;
 use crate::gate::delivery::outbox::{Guarded, Outbox};
 use crate::gate::ledger::LedgerAccess;
 use crate::gate::reload::Reloader;
@@ -60,6 +64,19 @@ pub struct Managed {
     pub payment_deadline: Duration,
 }
 
+impl Managed {
+    /// Why the store refuses, as it is told here: one that this gate has followed, and that is not there, was lost. Whether
+    /// it was only kept no longer is for the gate's watch to tell.
+    pub fn problem(&self, barred: Barred) -> Problem {
+        let known_to_be_none = self.activity.view().barred == Some(Barred::NotPreheated);
+        match barred {
+            Barred::NotPreheated if known_to_be_none => Problem::not_preheated(self.activity.id()),
+            Barred::NotPreheated => Barred::Fenced.into(),
+            other => other.into(),
+        }
+    }
+}
+
 /// Everything the admin listener acts on.
 pub struct AdminWorld {
     /// The configured activities.
@@ -74,8 +91,12 @@ pub struct AdminWorld {
     pub gates: Vec<GateId>,
     /// How long units that come back stay `returning`.
     pub returning_delay: Duration,
-    /// Whether the public listener is up.
-    pub started: AtomicBool,
+    /// Where a word of the order service that contradicts a win is counted.
+    pub conflicts: Conflicts,
+    /// Whether the public listener is up; one for all worlds, since a reload may come in at any moment.
+    pub started: Arc<AtomicBool>,
+    /// Changes under way: each is a task of its own, which outlives its request.
+    pub under_way: TaskTracker,
     /// The end of the process.
     pub shutdown: Shutdown,
 }
@@ -122,7 +143,9 @@ impl AdminWorld {
             clock: Arc::clone(&self.clock),
             gates,
             returning_delay: self.returning_delay,
-            started: AtomicBool::new(self.started.load(Ordering::Acquire)),
+            conflicts: self.conflicts.clone(),
+            started: Arc::clone(&self.started),
+            under_way: self.under_way.clone(),
             shutdown: self.shutdown.clone(),
         }
     }
@@ -151,6 +174,28 @@ impl AdminWorld {
     pub async fn poll(&self, id: &ActivityId) -> Result<Polled, StoreError> {
         let ask = Poll { gate: None, vouched: None, after: JournalCursor::start(), max_entries: 1 };
         self.store.poll(id, &ask).await
+    }
+
+    /// One win.
+    ///
+    /// # Errors
+    /// If there is none, if the store does not answer, or if it has lost something: it may have lost just this win.
+    pub async fn find(&self, id: &ActivityId, managed: &Managed, win: RequestId) -> Result<FoundWin, Problem> {
+        let found = self.store.find(id, &[win]).await?.map_err(|barred| managed.problem(barred))?;
+        found.into_iter().next().flatten().ok_or_else(Problem::unknown_win)
+    }
+
+    /// A page of the dead letters.
+    ///
+    /// # Errors
+    /// If the store does not answer or has lost something.
+    pub async fn dead_letters(
+        &self,
+        id: &ActivityId,
+        managed: &Managed,
+        page: &DeadPage,
+    ) -> Result<Vec<FoundWin>, Problem> {
+        self.store.dead_letters(id, page).await?.map_err(|barred| managed.problem(barred))
     }
 
     /// To be called when the public listener is up.

@@ -12,6 +12,7 @@ use crate::domain::win::WinState;
 use crate::domain::{ActivityId, RequestId};
 use crate::gate::delivery::backlog::{self, Backlog, Deferred};
 use crate::gate::delivery::client::OrderClient;
+use crate::gate::delivery::conflicts::Conflicts;
 use crate::gate::delivery::lanes::{Errand, Lanes, NoPermit, Permit};
 use crate::gate::delivery::metrics::DeliveryMetrics;
 use crate::gate::delivery::outbox::{Guarded, Outbox};
@@ -71,18 +72,21 @@ impl Courier {
         self.inner.signer.jwks()
     }
 
-    /// Opens the activity's lane and shows its conflicts from the start: a rate over a series that appears with its first
-    /// event misses it.
+    /// Opens the activity's lane and shows its conflicts from the start.
     pub fn announce(&self, activity: &ActivityId) {
         self.inner.lanes.announce(activity);
-        self.inner.metrics.conflicts.with_label_values(&[activity.as_str()]);
+        self.inner.metrics.conflicts.announce(activity);
+    }
+
+    /// Where conflicts are counted, for those who bring words of the order service by another way.
+    pub fn conflicts(&self) -> Conflicts {
+        self.inner.metrics.conflicts.clone()
     }
 
     /// Closes the lane of an activity that has stopped, and forgets its series.
     pub fn retire(&self, activity: &ActivityId) {
         self.inner.lanes.retire(activity);
-        // An error says only that there was none.
-        _ = self.inner.metrics.conflicts.remove_label_values(&[activity.as_str()]);
+        self.inner.metrics.conflicts.retire(activity);
     }
 
     /// The deadline of one delivery.
@@ -212,15 +216,8 @@ impl Inner {
                     "DEAD LETTER: no final word of the order service for too long; delivered on slowly");
             }
             Ok(Ok(Recorded::Already(_))) => {}
-            Ok(Ok(Recorded::Conflict(known))) => {
-                self.metrics.conflicts.with_label_values(&[activity.as_str()]).inc();
-                tracing::error!(%activity, request_id = %id, word, state = ?known.state,
-                    "CONFLICT: the order service contradicts the recorded win, which stands");
-            }
-            Ok(Ok(Recorded::UnknownWin)) => {
-                self.metrics.conflicts.with_label_values(&[activity.as_str()]).inc();
-                tracing::error!(%activity, request_id = %id, word, "the store does not know a win that was delivered");
-            }
+            Ok(Ok(Recorded::Conflict(known))) => self.metrics.conflicts.contradicted(activity, id, word, known),
+            Ok(Ok(Recorded::UnknownWin)) => self.metrics.conflicts.unknown(activity, id, word),
             Ok(Err(barred)) => {
                 unrecorded("barred");
                 tracing::warn!(%activity, request_id = %id, word, ?barred, "not recorded");

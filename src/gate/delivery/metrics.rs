@@ -2,6 +2,7 @@
 
 use prometheus::{HistogramVec, IntCounterVec, IntGauge};
 
+use crate::gate::delivery::conflicts::Conflicts;
 use crate::gate::delivery::word::Word;
 use crate::platform::metrics::{CALL_SECONDS, Metrics};
 
@@ -17,7 +18,7 @@ pub struct DeliveryMetrics {
     /// Words that could not be recorded, by `why`: `barred`, `unavailable`, `unknown`.
     pub unrecorded: IntCounterVec,
     /// Words that contradict the record. Each one is an alarm.
-    pub conflicts: IntCounterVec,
+    pub conflicts: Conflicts,
     /// Winners that were not delivered at once: `max_in_flight` was reached, or the breaker is open.
     pub deferred: prometheus::IntCounter,
 }
@@ -43,11 +44,7 @@ impl DeliveryMetrics {
                 "Words of the order service that the store did not (or may not) have recorded; they are asked for again.",
                 &["why"],
             )?,
-            conflicts: metrics.counters(
-                "seckill_win_conflicts_total",
-                "Words of the order service that contradict the recorded win.",
-                &["activity"],
-            )?,
+            conflicts: Conflicts::register(metrics)?,
             deferred: metrics.counter(
                 "seckill_deliveries_deferred_total",
                 "Winners whose first delivery had to wait: max_in_flight was reached, or the order service does not answer.",

@@ -5,6 +5,7 @@
 
 pub mod backlog;
 pub mod client;
+pub mod conflicts;
 pub mod courier;
 pub mod lanes;
 pub mod metrics;

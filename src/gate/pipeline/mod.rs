@@ -70,7 +70,7 @@ where
             Err(refusal) => Err(refusal),
         },
         Route::Results(id) => match activity(edge, sale, id) {
-            Ok(entry) => results::all(sale, entry, request).await,
+            Ok(entry) => results::all(edge, sale, entry, request).await,
             Err(refusal) => Err(refusal),
         },
         Route::Jwks => Ok(page::jwks(sale)),

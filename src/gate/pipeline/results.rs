@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use crate::domain::admission::FoundWin;
+use crate::domain::admission::{Barred, FoundWin};
 use crate::domain::refusal::Code;
 use crate::domain::win::{Cause, WinState};
 use crate::domain::{IdempotencyKey, RequestId};
@@ -15,6 +15,7 @@ use crate::gate::edge::{Edge, Entry, Sale};
 use crate::gate::port::AttemptPort;
 use crate::gate::request::Inbound;
 use crate::gate::stages::shape;
+use crate::gate::store::Guarded;
 
 /// An id that is not known has nothing to be told of its change, so it is looked up again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -41,7 +42,7 @@ pub(super) async fn one<A: AttemptPort, D>(
     loop {
         // Subscribed before the look-up, so that no change falls between.
         let change = entry.port.change_of(id);
-        let found = entry.port.find(id).await.map_err(|_| Code::StoreUnavailable)?;
+        let found = known(edge, entry, entry.port.find(id).await)?;
         let pending = found.as_ref().is_none_or(|win| win.record.state == WinState::Held);
         if !pending || clock() >= until || edge.closing.is_cancelled() {
             return match found {
@@ -58,16 +59,27 @@ pub(super) async fn one<A: AttemptPort, D>(
 }
 
 /// All wins of the user.
-pub(super) async fn all<A: AttemptPort>(
+pub(super) async fn all<A: AttemptPort, D>(
+    edge: &Edge<A, D>,
     sale: &Sale<A>,
     entry: &Entry<A>,
     request: &Inbound<'_>,
 ) -> Result<Answer, Refusal> {
     sale.limits.reads.check_address(request.client)?;
     let user = sale.identity.user(request)?;
-    let wins = entry.port.wins_of(&user).await.map_err(|_| Code::StoreUnavailable)?;
+    let wins = known(edge, entry, entry.port.wins_of(&user).await)?;
     let results: Vec<Value> = wins.iter().map(shown).collect();
     Ok(Answer::json(200, json!({ "results": results }).to_string()))
+}
+
+/// What a look-up found. A store that is not (wholly) there must not say that somebody has not won: until the start nobody
+/// can have, and from then on nobody knows.
+fn known<A: AttemptPort, D, T: Default>(edge: &Edge<A, D>, entry: &Entry<A>, found: Guarded<T>) -> Result<T, Code> {
+    match found.map_err(|_| Code::StoreUnavailable)? {
+        Ok(found) => Ok(found),
+        Err(Barred::NotPreheated) if edge.clock.now().store < entry.port.view().starts_at => Ok(T::default()),
+        Err(_) => Err(Code::Paused),
+    }
 }
 
 fn shown(win: &FoundWin) -> Value {

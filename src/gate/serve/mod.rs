@@ -7,7 +7,6 @@ mod parts;
 mod store;
 
 use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -150,6 +149,7 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reload
     let draining = edge.draining.clone();
     tasks.spawn(housekeeping(Arc::clone(&edge), ended.clone()));
 
+    let changes = TaskTracker::new();
     let admin_world = Arc::new(ArcSwap::from_pointee(AdminWorld {
         activities: live::managed(config, &activities),
         store: store.store,
@@ -157,7 +157,9 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reload
         clock,
         gates: parts::gates(config),
         returning_delay: RETURNING_DELAY,
-        started: AtomicBool::new(false),
+        conflicts: courier.conflicts(),
+        started: Arc::default(),
+        under_way: changes.clone(),
         shutdown: shutdown.clone(),
     }));
     let admin_address = sockets.admin.local_addr()?;
@@ -195,12 +197,14 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reload
     public.serve(sockets.public, closing).await;
 
     let closed_at = closed_at.await.unwrap_or_else(|_| monotonic());
-    finish(courier, closed_at + FINISH_WITHIN).await;
+    finish(courier, &changes, closed_at + FINISH_WITHIN).await;
     end_of_all.advance(Stage::Closing);
     ended.cancel();
     tasks.close();
-    if tokio::time::timeout(LAST_STEPS * 2, tasks.wait()).await.is_err() {
-        tracing::warn!(tasks = tasks.len(), "background tasks did not end: cut off");
+    // A change may have been asked for until the admin listener closed.
+    let last_tasks = async { tokio::join!(tasks.wait(), changes.wait()) };
+    if tokio::time::timeout(LAST_STEPS * 2, last_tasks).await.is_err() {
+        tracing::warn!(tasks = tasks.len() + changes.len(), "background tasks did not end: cut off");
     }
     tracing::info!("gate ended");
     Ok(())
@@ -223,11 +227,20 @@ async fn reload_when_asked(
     }
 }
 
-/// Waits for deliveries under way; what does not end in time is delivered again by a relay.
-async fn finish(courier: Courier, until: Instant) {
+/// Waits for deliveries and operators' changes under way; a delivery that does not end in time is repeated by a relay, a
+/// change by its operator.
+async fn finish(courier: Courier, changes: &TaskTracker, until: Instant) {
     let until = until.max(monotonic() + LAST_STEPS);
-    if tokio::time::timeout_at(until.into(), courier.idle()).await.is_err() {
+    changes.close();
+    let (deliveries, operators) = tokio::join!(
+        tokio::time::timeout_at(until.into(), courier.idle()),
+        tokio::time::timeout_at(until.into(), changes.wait()),
+    );
+    if deliveries.is_err() {
         tracing::warn!("deliveries were still under way; a relay will repeat them");
+    }
+    if operators.is_err() {
+        tracing::warn!("operators' changes were still under way; they are to be repeated");
     }
 }
 

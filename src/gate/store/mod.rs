@@ -6,8 +6,8 @@ pub mod sqlite;
 use async_trait::async_trait;
 
 use crate::domain::admission::{
-    Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheat, Preheated, Recorded, ReleaseWin,
-    Reply, Settle, Snapshot, Verdict,
+    Barred, Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheat, Preheated, Recorded,
+    ReleaseWin, Reply, Settle, Snapshot, Verdict,
 };
 use crate::domain::dead_letters::{DeadPage, Retried, Retry};
 use crate::domain::{ActivityId, RequestId, UserId};
@@ -22,6 +22,9 @@ pub enum StoreError {
     #[error("store outcome unknown: {0}")]
     Unknown(String),
 }
+
+/// What a store gives: its answer, or why it was barred, or why there was no answer.
+pub type Guarded<T> = Result<Result<T, Barred>, StoreError>;
 
 /// What a store can do. One implementation for Redis, one for embedded SQLite; the pure model in
 /// [`crate::domain::model`] is what both must agree with.
@@ -51,14 +54,15 @@ pub trait AdmissionStore: Send + Sync + 'static {
     /// Tells how the activity stands and what changed since the cursor, and notes that the gate lives.
     async fn poll(&self, activity: &ActivityId, poll: &Poll) -> Result<Polled, StoreError>;
 
-    /// Looks wins up; one entry per id, in order.
-    async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError>;
+    /// Looks wins up; one entry per id, in order. Barred, as the two below are, by a store that is not there or has lost a
+    /// part: what it does not know it may have known.
+    async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Guarded<Vec<Option<FoundWin>>>;
 
     /// All wins of one user, in the order in which they were won.
-    async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError>;
+    async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Guarded<Vec<FoundWin>>;
 
     /// One page of the dead letters, in the order of their marks; payloads and kept replies are left out.
-    async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError>;
+    async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Guarded<Vec<FoundWin>>;
 
     /// The names of all activities that the store holds, wholly or in part. Looks at every key: not for the hot path.
     async fn activities(&self) -> Result<Vec<ActivityId>, StoreError>;

@@ -3,8 +3,8 @@
 
 mod rig;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -19,38 +19,11 @@ use seckill_gate::orders::order::OrderState;
 use seckill_gate::platform::clock::StoreClock;
 use serde_json::json;
 
+use crate::harness::log::Log;
 use rig::{Kind, Mode, at_once, eventually, rig};
 
 fn is_void(state: &WinState) -> bool {
     matches!(state, WinState::Released(Release { cause: Cause::Void, .. }))
-}
-
-/// Log lines of this test's thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn start() -> (Log, tracing::subscriber::DefaultGuard) {
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn lines(&self, with: &str) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains(with)).map(str::to_owned).collect()
-    }
 }
 
 #[tokio::test]

@@ -47,6 +47,7 @@ use seckill_gate::platform::shutdown::{self, Trigger};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::admin_rig::answer;
 use crate::harness::redis::Redis;
@@ -291,7 +292,9 @@ pub async fn rig(kind: Kind, stock: i64, dead_letters: DeadLetterPolicy) -> Rig 
         clock,
         gates: vec!["gate-1".parse().unwrap()],
         returning_delay: Duration::from_secs(1),
-        started: AtomicBool::new(true),
+        conflicts: courier.conflicts(),
+        started: Arc::new(AtomicBool::new(true)),
+        under_way: TaskTracker::new(),
         shutdown: shutdown.clone(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -404,7 +407,7 @@ impl Rig {
     }
 
     pub async fn found(&self, win: &DueWin) -> FoundWin {
-        self.activity.find(win.request_id).await.unwrap().unwrap()
+        self.activity.find(win.request_id).await.unwrap().unwrap().unwrap()
     }
 
     /// When the store will have it delivered again, ms.

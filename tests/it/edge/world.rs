@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use seckill_gate::config::scalars::Rate;
 use seckill_gate::config::schema::{self, StockDisplay, UserAlgorithm};
-use seckill_gate::domain::admission::{Attempt, DueWin, Epoch, FoundWin, KnownWin, RunId, Verdict, WinRecord};
+use seckill_gate::domain::admission::{Attempt, Barred, DueWin, Epoch, FoundWin, KnownWin, RunId, Verdict, WinRecord};
 use seckill_gate::domain::stock::Stock;
 use seckill_gate::domain::win::WinState;
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, SkuId, StoreMs, UserId};
@@ -28,7 +28,7 @@ use seckill_gate::gate::limits::Limits;
 use seckill_gate::gate::metrics::Metrics;
 use seckill_gate::gate::pages::{Page, PageText};
 use seckill_gate::gate::port::AttemptPort;
-use seckill_gate::gate::store::StoreError;
+use seckill_gate::gate::store::Guarded;
 use seckill_gate::gate::tokens::{TokenKey, Tokens};
 use seckill_gate::platform::breaker::BreakerMetrics;
 use seckill_gate::platform::clock::{StoreClock, monotonic};
@@ -53,6 +53,8 @@ pub struct ScriptedPort {
     answers: Mutex<VecDeque<Admitted>>,
     attempts: Mutex<Vec<Attempt>>,
     wins: Mutex<HashMap<RequestId, FoundWin>>,
+    /// Why the store tells of no win.
+    pub lost: Mutex<Option<Barred>>,
     changed: Arc<Notify>,
 }
 
@@ -80,6 +82,7 @@ impl ScriptedPort {
             answers: Mutex::default(),
             attempts: Mutex::default(),
             wins: Mutex::default(),
+            lost: Mutex::default(),
             changed: Arc::default(),
         }
     }
@@ -184,12 +187,14 @@ impl AttemptPort for ScriptedPort {
         self.answers.lock().unwrap().front().expect("the script has an answer").clone()
     }
 
-    async fn find(&self, id: RequestId) -> Result<Option<FoundWin>, StoreError> {
-        Ok(self.wins.lock().unwrap().get(&id).cloned())
+    async fn find(&self, id: RequestId) -> Guarded<Option<FoundWin>> {
+        Ok(self.lost.lock().unwrap().map_or(Ok(self.wins.lock().unwrap().get(&id).cloned()), Err))
     }
 
-    async fn wins_of(&self, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
-        Ok(self.wins.lock().unwrap().values().filter(|win| win.record.user == *user).cloned().collect())
+    async fn wins_of(&self, user: &UserId) -> Guarded<Vec<FoundWin>> {
+        let wins = self.wins.lock().unwrap();
+        let known = wins.values().filter(|win| win.record.user == *user).cloned().collect();
+        Ok(self.lost.lock().unwrap().map_or(Ok(known), Err))
     }
 
     fn change_of(&self, _id: RequestId) -> impl Future<Output = ()> + Send + 'static {

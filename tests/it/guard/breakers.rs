@@ -79,7 +79,7 @@ async fn a_store_that_stands_still_is_refused_at_once_and_nothing_refused_has_ha
     let took = eventually("the polls close it", closed).await;
     assert!(took < Duration::from_secs(3), "took {took:?}");
     for (user, outcome) in &told {
-        let found = activity.find(attempt(&activity.id, user).request_id).await.unwrap();
+        let found = activity.find(attempt(&activity.id, user).request_id).await.unwrap().unwrap();
         assert!(found.is_none() || *outcome == Admitted::Unknown, "{user} was told {outcome:?} and has won");
     }
     assert!(won(&admit(&activity, "after").await));

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use seckill_gate::domain::admission::{Barred, Change, Claimed, Preheated, Recorded, Settlement, Verdict};
+use seckill_gate::domain::dead_letters::DeadPage;
 use seckill_gate::domain::refusal::Code;
 use seckill_gate::gate::activity::{Activity, Admitted, Phase};
 use seckill_gate::gate::stages::outcome::{Fate, fate};
@@ -33,7 +34,8 @@ async fn told(activity: &Activity, user: &str) -> Fate {
 
 #[tokio::test]
 async fn a_store_that_loses_a_key_is_fenced_and_the_other_sales_go_on() {
-    const ROLES: [&str; 9] = ["meta", "stock", "buyers", "wins", "bodies", "due", "returning", "journal", "gates"];
+    const ROLES: [&str; 10] =
+        ["meta", "stock", "buyers", "wins", "bodies", "due", "returning", "journal", "gates", "dead"];
     let redis = Redis::start();
     let bench = Bench::new(&redis.url(), DEADLINE);
     let other = bench.sale("other").await;
@@ -51,6 +53,7 @@ async fn a_store_that_loses_a_key_is_fenced_and_the_other_sales_go_on() {
         is_barred(activity, Barred::Fenced).await;
         assert_eq!(told(activity, "ann").await, Fate::Refused(Code::Paused), "{}", activity.id);
         assert_eq!(activity.preheat(&activity.file.get()).await.unwrap(), Ok(Preheated::Incomplete), "{}", activity.id);
+        tells_of_no_win(&bench, activity, Barred::Fenced).await;
     }
     assert!(bench.shows(r#"seckill_activity_barred{activity="lost-due",reason="fenced"} 1"#));
     assert!(bench.shows(r#"seckill_activity_barred{activity="other",reason="fenced"} 0"#));
@@ -65,6 +68,15 @@ async fn a_store_that_loses_a_key_is_fenced_and_the_other_sales_go_on() {
     let polls = polls_of(&bench, "lost-wins");
     eventually("polled again", || polls_of(&bench, "lost-wins") > polls + 2).await;
     assert_eq!(again.view().barred, Some(Barred::Fenced));
+}
+
+/// Look-ups say why they find nothing, and not that there is nothing.
+async fn tells_of_no_win(bench: &Bench, activity: &Activity, barred: Barred) {
+    let ann = attempt(&activity.id, "ann");
+    assert_eq!(activity.find(ann.request_id).await.unwrap(), Err(barred), "{}", activity.id);
+    assert_eq!(activity.wins_of(&ann.user).await.unwrap(), Err(barred), "{}", activity.id);
+    let page = DeadPage { after: None, limit: 1 };
+    assert_eq!(bench.world.store.dead_letters(&activity.id, &page).await.unwrap(), Err(barred), "{}", activity.id);
 }
 
 fn polls_of(bench: &Bench, sale: &str) -> u64 {
@@ -90,6 +102,7 @@ async fn a_store_that_is_emptied_or_made_anew_is_fenced() {
         is_barred(activity, Barred::Fenced).await;
     }
     assert_eq!(told(&emptied, "ann").await, Fate::Refused(Code::Paused));
+    tells_of_no_win(&bench, &emptied, Barred::NotPreheated).await;
     assert_eq!(told(&epoch, "ann").await, Fate::Refused(Code::Paused));
 }
 
@@ -111,7 +124,7 @@ async fn a_restarted_store_is_suspect_and_an_empty_one_fenced() {
     // A known win is told, nobody wins, and nothing is made anew.
     let again = admit(&on_kept, "ann").await;
     assert!(matches!(again, Admitted::Judged(Verdict::Known(_), _)), "{again:?}");
-    assert!(on_kept.find(attempt(&on_kept.id, "ann").request_id).await.unwrap().is_some());
+    assert!(on_kept.find(attempt(&on_kept.id, "ann").request_id).await.unwrap().unwrap().is_some());
     assert_eq!(told(&on_kept, "bob").await, Fate::Refused(Code::Paused));
     assert_eq!(told(&on_lost, "bob").await, Fate::Refused(Code::Paused));
     assert_eq!(on_kept.preheat(&on_kept.file.get()).await.unwrap(), Ok(Preheated::Already));

@@ -56,9 +56,9 @@ async fn a_win_is_kept_before_it_is_told_or_delivered_by_every_road() {
     assert_eq!(log.take(), kept, "a first reply");
     assert!(matches!(admit(&activity, "ann").await, Admitted::Judged(Verdict::Known(_), _)));
     assert_eq!(log.take(), kept, "a replay");
-    activity.find(ann.request_id).await.unwrap().unwrap();
+    activity.find(ann.request_id).await.unwrap().unwrap().unwrap();
     assert_eq!(log.take().len(), 1, "a result");
-    assert_eq!(activity.wins_of(&ann.user).await.unwrap().len(), 1);
+    assert_eq!(activity.wins_of(&ann.user).await.unwrap().unwrap().len(), 1);
     assert_eq!(log.take().len(), 1, "the user's results");
     let claimed = activity.claim_due(10, Duration::from_secs(1)).await.unwrap().unwrap();
     assert_eq!(claimed.wins.len(), 1);

@@ -12,7 +12,7 @@ use redis::{Cmd, Value};
 
 use self::reply::Malformed;
 pub use self::scripts::{Keys, LuaScript, Scripts};
-use super::{AdmissionStore, StoreError};
+use super::{AdmissionStore, Guarded, StoreError};
 use crate::domain::admission::{
     Batch, Change, ClaimDue, Claimed, Epoch, FoundWin, Guard, Operate, Operated, Poll, Polled, PolledActivity, Preheat,
     Preheated, Recorded, ReleaseWin, Reply, RunId, Settle, Settlement, Snapshot, Verdict,
@@ -136,7 +136,7 @@ impl RedisStore {
 
 impl RedisStore {
     /// Looks at most [`MOST_IDS`] wins up.
-    async fn find_some(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
+    async fn find_some(&self, activity: &ActivityId, ids: &[RequestId]) -> Guarded<Vec<Option<FoundWin>>> {
         let value = self
             .run(&self.scripts.find, activity, |command| {
                 for id in ids {
@@ -146,6 +146,9 @@ impl RedisStore {
             .await?;
         let read = || {
             let mut values = reply::array(value)?.into_iter();
+            if let Some(why) = reply::barred(&reply::text(reply::next(&mut values)?)?)? {
+                return Ok(Err(why));
+            }
             let mut found = Vec::with_capacity(ids.len());
             for id in ids {
                 let win = reply::optional_bytes(reply::next(&mut values)?)?;
@@ -161,7 +164,7 @@ impl RedisStore {
                     }
                 });
             }
-            Ok(found)
+            Ok(Ok(found))
         };
         read().map_err(malformed)
     }
@@ -321,25 +324,35 @@ impl AdmissionStore for RedisStore {
         Ok(polled)
     }
 
-    async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
-        let mut found = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(MOST_IDS) {
-            found.extend(self.find_some(activity, ids).await?);
+    async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Guarded<Vec<Option<FoundWin>>> {
+        let (first, more) = ids.split_at(ids.len().min(MOST_IDS));
+        let mut found = match self.find_some(activity, first).await? {
+            Ok(found) => found,
+            Err(barred) => return Ok(Err(barred)),
+        };
+        for ids in more.chunks(MOST_IDS) {
+            match self.find_some(activity, ids).await? {
+                Ok(some) => found.extend(some),
+                Err(barred) => return Ok(Err(barred)),
+            }
         }
-        Ok(found)
+        Ok(Ok(found))
     }
 
-    async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
+    async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Guarded<Vec<FoundWin>> {
         let keys = Keys::of(activity);
         let mut command = redis::cmd("HGET");
         command.arg(keys.buyers()).arg(user.as_str());
         let value = self.client.call(&command).await.map_err(failed)?;
-        let Some(bought) = reply::optional_bytes(value).map_err(malformed)? else { return Ok(Vec::new()) };
-        let ids = ids_of_buyer(activity, user, &bought).map_err(malformed)?;
-        Ok(self.find(activity, &ids).await?.into_iter().flatten().collect())
+        let ids = match reply::optional_bytes(value).map_err(malformed)? {
+            Some(bought) => ids_of_buyer(activity, user, &bought).map_err(malformed)?,
+            // Looked up all the same: that there is nothing must not be a loss.
+            None => Vec::new(),
+        };
+        Ok(self.find(activity, &ids).await?.map(|found| found.into_iter().flatten().collect()))
     }
 
-    async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError> {
+    async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Guarded<Vec<FoundWin>> {
         let value = self
             .run(&self.scripts.dead_letters, activity, |command| {
                 command.arg(page.limit);

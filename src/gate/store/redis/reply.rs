@@ -90,7 +90,7 @@ pub fn optional_time(value: Value) -> Result<Option<StoreMs>, Malformed> {
     }
 }
 
-/// Why a guarded call was barred; `None` for `ok`.
+/// Why a call was barred; `None` for `ok`.
 pub fn barred(status: &str) -> Result<Option<Barred>, Malformed> {
     match status {
         "ok" => Ok(None),
@@ -360,8 +360,11 @@ pub fn snapshot(value: Value) -> Result<Option<Snapshot>, Malformed> {
 }
 
 /// A page of `dead_letters.lua`.
-pub fn dead_letters(value: Value) -> Result<Vec<FoundWin>, Malformed> {
+pub fn dead_letters(value: Value) -> Result<Result<Vec<FoundWin>, Barred>, Malformed> {
     let mut values = array(value)?.into_iter();
+    if let Some(why) = barred(&text(next(&mut values)?)?)? {
+        return Ok(Err(why));
+    }
     let mut page = Vec::with_capacity(values.len() / 3);
     while let Some(id) = values.next() {
         let request_id = parsed(&text(id)?)?;
@@ -369,7 +372,7 @@ pub fn dead_letters(value: Value) -> Result<Vec<FoundWin>, Malformed> {
         let dead_since = optional_time(next(&mut values)?)?;
         page.push(FoundWin { request_id, record: WinRecord { dead_since, ..record } });
     }
-    Ok(page)
+    Ok(Ok(page))
 }
 
 /// What `claim_due.lua` claimed.

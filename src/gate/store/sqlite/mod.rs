@@ -20,7 +20,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::Semaphore;
 
 use self::transaction::Tx;
-use super::{AdmissionStore, StoreError};
+use super::{AdmissionStore, Guarded, StoreError};
 use crate::domain::admission::{
     Batch, ClaimDue, Claimed, FoundWin, Operate, Operated, Poll, Polled, Preheat, Preheated, Recorded, ReleaseWin,
     Reply, RunId, Settle, Snapshot, Verdict,
@@ -174,19 +174,19 @@ impl AdmissionStore for SqliteStore {
         })
     }
 
-    async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Result<Vec<Option<FoundWin>>, StoreError> {
+    async fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Guarded<Vec<Option<FoundWin>>> {
         let (activity, ids) = (activity.clone(), ids.to_vec());
-        self.read(move |tx| tx.find(&activity, &ids)).await
+        self.read(move |tx| tx.look(&activity, |tx| tx.find(&activity, &ids))).await
     }
 
-    async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
+    async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Guarded<Vec<FoundWin>> {
         let (activity, user) = (activity.clone(), user.clone());
-        self.read(move |tx| tx.wins_of(&activity, &user)).await
+        self.read(move |tx| tx.look(&activity, |tx| tx.wins_of(&activity, &user))).await
     }
 
-    async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Result<Vec<FoundWin>, StoreError> {
+    async fn dead_letters(&self, activity: &ActivityId, page: &DeadPage) -> Guarded<Vec<FoundWin>> {
         let (activity, page) = (activity.clone(), *page);
-        self.read(move |tx| tx.dead_letters(&activity, &page)).await
+        self.read(move |tx| tx.look(&activity, |tx| tx.dead_letters(&activity, &page))).await
     }
 
     async fn activities(&self) -> Result<Vec<ActivityId>, StoreError> {

@@ -135,6 +135,14 @@ impl Tx<'_> {
         Ok(Polled { now, server_run, activity: PolledActivity::Stored(Box::new(state)) })
     }
 
+    /// Looks into an activity. A file never loses a part of one, so it is there or it is not.
+    pub fn look<T>(&self, activity: &ActivityId, look: impl FnOnce(&Self) -> Sql<T>) -> Sql<Result<T, Barred>> {
+        match rows::activity(self.sql, activity)? {
+            Some(_) => look(self).map(Ok),
+            None => Ok(Err(Barred::NotPreheated)),
+        }
+    }
+
     pub fn find(&self, activity: &ActivityId, ids: &[RequestId]) -> Sql<Vec<Option<FoundWin>>> {
         ids.iter()
             .map(|id| {
