@@ -145,6 +145,7 @@ async fn what_was_preheated_is_the_truth_and_each_edit_against_it_is_told_its_co
     // One dangerous edit refuses the harmless ones beside it.
     replace(&deployment, &launch, &format!("{SKU}: {{ stock: 8 }}"));
     edit(&deployment, |text| text.replacen("  launch: {", "  launch: { title: Renamed, per_user_limit: 3,", 1));
+    replace(&deployment, "  audience: seckill\n", "  audience: seckill\n  user_claim: email\n");
     let encore = fs::read_to_string(&deployment.config).unwrap();
     let encore = encore.lines().find(|line| line.starts_with("  encore:")).unwrap().to_owned() + "\n";
     replace(&deployment, &encore, "");
@@ -154,6 +155,7 @@ async fn what_was_preheated_is_the_truth_and_each_edit_against_it_is_told_its_co
         "activities.launch.skus.phone.stock: 5 → 8: run `seckill-gate totals launch phone --from 5 --to 8`",
         "activities.launch.per_user_limit: 1 → 3: what was preheated is the truth",
         "activities.encore: removed: its wins are kept",
+        "identity.user_claim: sub → email: users of `encore` are known by the claim as it was",
         "EDIT_REFUSED",
     ] {
         assert!(said.contains(word), "{word} is not in\n{said}");
@@ -166,6 +168,7 @@ async fn what_was_preheated_is_the_truth_and_each_edit_against_it_is_told_its_co
 
     // The way that was told: the command first, then the file.
     replace(&deployment, " per_user_limit: 3,", "");
+    replace(&deployment, "  user_claim: email\n", "");
     edit(&deployment, |text| format!("{text}{encore}"));
     let totals = deployment.command(0, &["totals", SALE, SKU, "--from", "5", "--to", "8"]).output().unwrap();
     assert!(totals.status.success(), "{totals:?}");

@@ -8,6 +8,8 @@ pub mod danger;
 pub mod effect;
 mod metrics;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use anyhow::Context;
 use async_trait::async_trait;
 use tokio::sync::Mutex;
 
-use self::danger::{Standing, objection, objection_to_removal};
+use self::danger::{Standing, objection, objection_to_other_users, objection_to_removal};
 use self::effect::{Effect, effect_of};
 use self::metrics::ReloadMetrics;
 pub use self::report::{Change, Refused, Reloaded, Verdict};
@@ -177,10 +179,23 @@ impl Reloader {
             },
             None => match effect_of(&pattern(&edit.key)) {
                 Effect::Live => None,
+                Effect::BetweenSales => self.objection_of_any_sale(old, new).await,
                 Effect::OrderService => return Verdict::OrderService,
                 Effect::Preheated | Effect::Restart => return Verdict::NeedsRestart,
             },
         };
         objection.map_or(Verdict::Applied, Verdict::Refused)
+    }
+
+    /// Those that join count too: another gate may have preheated them.
+    async fn objection_of_any_sale(&self, old: &Config, new: &Config) -> Option<String> {
+        let joining = new.activities.iter().filter(|(id, _)| !old.activities.contains_key(*id));
+        for (id, activity) in old.activities.iter().chain(joining) {
+            let objection = objection_to_other_users(id, activity, &self.site.standing(id).await);
+            if objection.is_some() {
+                return objection;
+            }
+        }
+        None
     }
 }
