@@ -11,9 +11,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::schema::StockDisplay;
+use crate::domain::refusal::Code;
 use crate::domain::{ActivityId, SkuId};
 use crate::gate::address::TrustedProxies;
-use crate::gate::answer::Problems;
+use crate::gate::answer::{Problems, Refusal};
 use crate::gate::identity::Identity;
 use crate::gate::limits::Limits;
 use crate::gate::metrics::{Meter, Metrics};
@@ -70,6 +71,18 @@ impl<A> Entry<A> {
     /// The offer of a SKU.
     pub fn offer(&self, sku: &SkuId) -> Option<&Offer> {
         self.offers.iter().find(|offer| offer.sku == *sku)
+    }
+
+    /// Whether so many units of a SKU may be asked for.
+    ///
+    /// # Errors
+    /// NO_SUCH_SKU, or BAD_REQUEST with the most that may be.
+    pub fn check_offer(&self, sku: &SkuId, qty: u32) -> Result<(), Refusal> {
+        let most = self.offer(sku).ok_or(Code::NoSuchSku)?.max_qty;
+        match qty > most {
+            true => Err(Refusal::from(Code::BadRequest).detail(format!("qty may be {most} at most."))),
+            false => Ok(()),
+        }
     }
 }
 
