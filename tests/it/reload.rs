@@ -131,6 +131,15 @@ async fn limiters_keep_their_state_unless_their_limit_changes() {
     assert_eq!(reload(&deployment, &[]).0, 0);
     assert_eq!(outcome("bob").await, "RATE_LIMITED", "another edit gave bob a fresh start");
     assert_eq!(outcome("cat").await, "TOKEN_INVALID");
+    replace(
+        &deployment,
+        "reads: { address: { rate: 100000/s } }",
+        "reads: { address: { rate: 100000/s } }, max_keys: 600000",
+    );
+    let (code, told, _) = reload(&deployment, &[]);
+    assert_eq!((code, told.as_str()), (0, "applied:\n  limits.max_keys: 500000 → 600000\n"));
+    assert_eq!(outcome("bob").await, "RATE_LIMITED", "room for more keys gave bob a fresh start");
+    deployment.until_metric(0, r#"seckill_limiter_keys{policy="user",route="attempts"} 2"#).await;
 
     replace(&deployment, "user: { rate: 2/h }", "user: { rate: 100000/s }");
     assert_eq!(reload(&deployment, &[]).0, 0);
