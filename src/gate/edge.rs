@@ -152,10 +152,11 @@ impl<A, D> Edge<A, D> {
         }
     }
 
-    /// Drops limiter keys that are as good as new, and shows how many are held. To be called every few seconds.
-    pub fn housekeeping(&self) {
-        let sale = self.sale.load();
-        sale.limits.reclaim();
+    /// Drops the keys of one limiter that are as good as new, another one each turn, and shows how many are held. It may
+    /// take its time: not for a thread that serves.
+    pub fn housekeeping(&self, turn: usize) {
+        let sale = self.sale.load_full();
+        sale.limits.reclaim(turn);
         self.metrics.limiter_keys(&sale.limits.held());
     }
 }

@@ -42,6 +42,13 @@ impl Cell {
     }
 }
 
+/// Parts of a map, each under a lock of its own. Attempts wait for a part that is being swept, so parts are small: some
+/// thousand keys, a fraction of a millisecond.
+const SHARDS: usize = 128;
+
+/// Room for so many keys stays, whoever needed it: a rush comes in waves, and must not find maps that have to grow again.
+const ROOM_KEPT: usize = 100_000;
+
 /// The states of all keys: at most `capacity` of their own, and one that all further unknown keys share. A flood of
 /// made-up keys can fill the map, but takes nothing from the keys that are in it.
 struct Cells<K> {
@@ -54,7 +61,7 @@ struct Cells<K> {
 
 impl<K: Hash + Eq + Clone> Cells<K> {
     fn new(capacity: Arc<AtomicUsize>) -> Cells<K> {
-        let cells = DashMap::default();
+        let cells = DashMap::with_hasher_and_shard_amount(RandomState::new(), SHARDS);
         Cells { cells, held: AtomicUsize::new(0), capacity, overflow: Cell::default() }
     }
 }
@@ -101,7 +108,10 @@ impl<K: Hash + Eq + Clone> ShrinkableKeyedStateStore<K> for Cells<K> {
     }
 
     fn shrink_to_fit(&self) {
-        self.cells.shrink_to_fit();
+        let room = self.cells.capacity();
+        if room > ROOM_KEPT && self.cells.len() < room / 8 {
+            self.cells.shrink_to_fit();
+        }
     }
 
     fn len(&self) -> usize {
@@ -238,9 +248,12 @@ impl Limits {
         }
     }
 
-    /// Drops the keys that are as good as new. To be called in the background, every few seconds.
-    pub fn reclaim(&self) {
-        self.limiters().into_iter().filter_map(|(.., limiter)| limiter).for_each(Housekeeping::reclaim);
+    /// Drops the keys of one limiter that are as good as new; each of [`LIMITERS`] turns in a row takes another one. It
+    /// goes through all its keys: not for a thread that serves.
+    pub fn reclaim(&self, turn: usize) {
+        if let (.., Some(limiter)) = self.limiters()[turn % LIMITERS] {
+            limiter.reclaim();
+        }
     }
 
     /// Keys held by each limiter: route, policy, keys; none where there is no limit.
@@ -405,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limiter_has_its_series() {
+    fn each_limiter_has_its_turn_and_its_series() {
         let mut config = schema::Limits::default();
         // As good as new a nanosecond later.
         let fast = Some(limit("1000000000/s", Some(1)));
@@ -418,11 +431,28 @@ mod tests {
         std::thread::sleep(Duration::from_millis(2));
         let held = || limits.held().into_iter().filter(|(.., keys)| *keys > 0).map(|(route, ..)| route);
         assert_eq!(held().collect::<Vec<_>>(), ["attempts", "tokens", "reads"]);
-        limits.reclaim();
-        assert_eq!(held().count(), 0);
+        for (turn, left) in [(0, 2), (1, 2), (4, 1), (5, 1), (8, 0)] {
+            limits.reclaim(turn);
+            assert_eq!(held().count(), left, "after turn {turn}");
+        }
         let mut series: Vec<_> = limits.held().map(|(route, policy, _)| (route, policy)).into();
         series.sort_unstable();
         series.dedup();
         assert_eq!(series.len(), LIMITERS);
+    }
+
+    #[test]
+    fn a_map_keeps_room_for_the_next_wave_and_gives_back_what_a_flood_took() {
+        for (keys, kept) in [(40_000, true), (400_000, false)] {
+            let cells = Cells::<u32>::new(Arc::new(AtomicUsize::new(1_000_000)));
+            for key in 0..keys {
+                cells.measure_and_replace(&key, |_| Ok::<_, ()>(((), Nanos::from(1_u64)))).unwrap();
+            }
+            cells.retain_recent(Nanos::from(1_u64));
+            cells.shrink_to_fit();
+            assert_eq!(cells.len(), 0);
+            let room = cells.cells.capacity();
+            assert_eq!(room >= keys as usize, kept, "after {keys} keys there is room for {room}");
+        }
     }
 }
