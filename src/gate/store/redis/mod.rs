@@ -84,11 +84,13 @@ impl RedisStore {
         let keys = Keys::of(activity);
         let mut command = script.by_sha(&keys);
         arguments(&mut command);
-        match self.client.ask(&command, probe_within).await {
+        // Both together are one call to whoever waits for it, so they share its deadline.
+        let (until, probe) = (self.client.until(probe_within), probe_within.is_some());
+        match self.client.ask_until(&command, until, probe).await {
             Err(CallError::NoScript) => {
                 let mut command = script.by_source(&keys);
                 arguments(&mut command);
-                self.client.ask(&command, probe_within).await.map_err(failed)
+                self.client.ask_until(&command, until, probe).await.map_err(failed)
             }
             other => other.map_err(failed),
         }
@@ -361,4 +363,56 @@ fn ids_of_buyer(activity: &ActivityId, user: &UserId, bought: &Bytes) -> Result<
         .skip(1)
         .map(|key| Ok(RequestId::derive(activity, user, &reply::parsed::<IdempotencyKey>(key)?)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::platform::clock::monotonic;
+
+    fn store(port: u16, deadline: Duration) -> RedisStore {
+        let url = format!("redis://127.0.0.1:{port}/");
+        RedisStore::new(&RedisSettings { url, username: None, password: None, deadline }).unwrap()
+    }
+
+    /// A server without a single script, that takes this long to say so, and says nothing to any `EVAL`.
+    async fn forgetful(mut client: TcpStream, delay: Duration) {
+        let mut buffer = [0; 64 << 10];
+        while let Ok(length @ 1..) = client.read(&mut buffer).await {
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            // Greetings may come several at a time; each begins with its name as the first bulk string of an array.
+            for command in text.split("\r\n*") {
+                let reply = match command.split("\r\n").nth(2) {
+                    Some("EVALSHA") => {
+                        tokio::time::sleep(delay).await;
+                        "-NOSCRIPT No matching script.\r\n"
+                    }
+                    Some("EVAL") => return std::future::pending().await,
+                    _ => "+OK\r\n",
+                };
+                client.write_all(reply.as_bytes()).await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_script_that_is_sent_again_gets_no_second_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (deadline, delay) = (Duration::from_millis(1_000), Duration::from_millis(700));
+        let store = store(listener.local_addr().unwrap().port(), deadline);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(forgetful(client, delay));
+            }
+        });
+        let began = monotonic();
+        let answer = store.snapshot(&"sale".parse().unwrap()).await;
+        let took = monotonic() - began;
+        assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+        assert!(took >= deadline, "it did not wait for the second answer: {took:?}");
+        assert!(took < deadline + delay / 2, "the second command had a deadline of its own: {took:?}");
+    }
 }
