@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use dashmap::DashMap;
 use redis::{Cmd, Value};
 
 use self::reply::Malformed;
@@ -31,6 +32,9 @@ const MOST_IDS: usize = 1_000;
 pub struct RedisStore {
     client: Arc<RedisClient>,
     scripts: Scripts,
+    /// Each activity's keys, made once: every attempt at low load is a call of its own. There are as many as activities
+    /// in the file.
+    keys: DashMap<ActivityId, Arc<Keys>>,
     /// The run that answered the last poll.
     last_run: Mutex<Option<RunId>>,
 }
@@ -54,12 +58,19 @@ impl RedisStore {
     }
 
     fn of(client: RedisClient, scripts: Scripts) -> RedisStore {
-        RedisStore { client: Arc::new(client), scripts, last_run: Mutex::default() }
+        RedisStore { client: Arc::new(client), scripts, keys: DashMap::new(), last_run: Mutex::default() }
     }
 
     /// The connection, to look at the server with.
     pub fn client(&self) -> Arc<RedisClient> {
         Arc::clone(&self.client)
+    }
+
+    fn keys_of(&self, activity: &ActivityId) -> Arc<Keys> {
+        if let Some(keys) = self.keys.get(activity) {
+            return Arc::clone(&keys);
+        }
+        Arc::clone(&self.keys.entry(activity.clone()).or_insert_with(|| Arc::new(Keys::of(activity))))
     }
 
     /// Runs a script; sends its source when the server does not know it. NOSCRIPT is the only error after which a call
@@ -81,7 +92,7 @@ impl RedisStore {
         arguments: impl Fn(&mut Cmd),
         probe_within: Option<Duration>,
     ) -> Result<(Value, AnsweredOn), StoreError> {
-        let keys = Keys::of(activity);
+        let keys = self.keys_of(activity);
         let mut command = script.by_sha(&keys);
         arguments(&mut command);
         // Both together are one call to whoever waits for it, so they share its deadline.
@@ -329,7 +340,7 @@ impl AdmissionStore for RedisStore {
     }
 
     async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Result<Vec<FoundWin>, StoreError> {
-        let keys = Keys::of(activity);
+        let keys = self.keys_of(activity);
         let mut command = redis::cmd("HGET");
         command.arg(keys.buyers()).arg(user.as_str());
         let value = self.client.call(&command).await.map_err(failed)?;
@@ -376,6 +387,14 @@ mod tests {
     fn store(port: u16, deadline: Duration) -> RedisStore {
         let url = format!("redis://127.0.0.1:{port}/");
         RedisStore::new(&RedisSettings { url, username: None, password: None, deadline }).unwrap()
+    }
+
+    #[test]
+    fn the_keys_of_an_activity_are_made_once() {
+        let store = store(9, Duration::from_secs(1));
+        let [one, other]: [ActivityId; 2] = ["one", "other"].map(|name| name.parse().unwrap());
+        assert!(Arc::ptr_eq(&store.keys_of(&one), &store.keys_of(&one)));
+        assert_eq!(store.keys_of(&other).buyers(), Keys::of(&other).buyers());
     }
 
     /// A server without a single script, that takes this long to say so, and says nothing to any `EVAL`.
