@@ -296,3 +296,21 @@ async fn an_activity_that_was_never_preheated_is_edited_and_goes_freely() {
     let gone = deployment.json(0, "/seckill/sketch/state", "ann").await;
     assert_eq!(gone["code"], "NO_SUCH_ACTIVITY");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_nobody_can_read_to_its_end_is_told_and_blocks_no_later_reload() {
+    let deployment = Deployment::as_wished(Wish { sales: vec![SALE.into()], ..Wish::default() }).await;
+    let assets = deployment.config.with_file_name("page").join("assets");
+    fs::create_dir_all(&assets).unwrap();
+    fs::write(assets.with_file_name("index.html"), "<h1>Ours</h1>").unwrap();
+    let pipe = assets.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    replace(&deployment, &format!("  {SALE}: {{"), &format!("  {SALE}: {{ page: page,"));
+    let (code, _, said) = reload(&deployment, &[]);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("RELOAD_FAILED") && said.contains("assets/pipe: not a regular file"), "{said}");
+    fs::remove_file(&pipe).unwrap();
+    let (code, told, said) = reload(&deployment, &[]);
+    assert_eq!((code, told.as_str()), (0, "applied:\n  activities.launch.page: none → page\n"), "{said}");
+    assert_eq!(deployment.look(0, &format!("/seckill/{SALE}")).await, 200);
+}

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex as SyncMutex, mpsc};
 
 use super::*;
 use crate::config::load::{Depth, read};
@@ -52,4 +53,26 @@ async fn users_become_others_only_while_no_sale_is_kept() {
         }
         assert_eq!(gate.applied.load(Ordering::Relaxed), usize::from(taken));
     }
+}
+
+#[tokio::test]
+async fn a_reading_that_hangs_is_given_up_and_blocks_no_later_one() {
+    let (go_on, wait) = mpsc::channel();
+    let wait = SyncMutex::new(Some(wait));
+    let reread = move || {
+        // Only the first one hangs, until the test is over.
+        let hangs = wait.lock().unwrap().take();
+        hangs.map(|wait: mpsc::Receiver<()>| wait.recv());
+        loaded(&FILE.replacen("stock: 500", "stock: 600", 1))
+    };
+    let (mut reloader, gate) = reloader(Standing::NotPreheated, Arc::new(reread));
+    reloader.read_within = Duration::from_millis(200);
+    let given_up = tokio::time::timeout(Duration::from_secs(10), reloader.reload(false)).await;
+    let refused = given_up.expect("it is given up").unwrap_err();
+    assert_eq!(refused.code(), "RELOAD_FAILED");
+    assert!(refused.detail().contains("could not be read within"), "{}", refused.detail());
+    reloader.read_within = READ_WITHIN;
+    assert_eq!(reloader.reload(false).await.unwrap().outcome(), "applied");
+    assert_eq!(gate.applied.load(Ordering::Relaxed), 1, "what was given up changes nothing");
+    drop(go_on);
 }
