@@ -11,9 +11,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::schema::StockDisplay;
+use crate::domain::refusal::Code;
 use crate::domain::{ActivityId, SkuId};
 use crate::gate::address::TrustedProxies;
-use crate::gate::answer::Problems;
+use crate::gate::answer::{Problems, Refusal};
 use crate::gate::identity::Identity;
 use crate::gate::limits::Limits;
 use crate::gate::metrics::{Meter, Metrics};
@@ -70,6 +71,18 @@ impl<A> Entry<A> {
     /// The offer of a SKU.
     pub fn offer(&self, sku: &SkuId) -> Option<&Offer> {
         self.offers.iter().find(|offer| offer.sku == *sku)
+    }
+
+    /// Whether so many units of a SKU may be asked for.
+    ///
+    /// # Errors
+    /// NO_SUCH_SKU, or BAD_REQUEST with the most that may be.
+    pub fn check_offer(&self, sku: &SkuId, qty: u32) -> Result<(), Refusal> {
+        let most = self.offer(sku).ok_or(Code::NoSuchSku)?.max_qty;
+        match qty > most {
+            true => Err(Refusal::from(Code::BadRequest).detail(format!("qty may be {most} at most."))),
+            false => Ok(()),
+        }
     }
 }
 
@@ -139,10 +152,11 @@ impl<A, D> Edge<A, D> {
         }
     }
 
-    /// Drops limiter keys that are as good as new, and shows how many are held. To be called every few seconds.
-    pub fn housekeeping(&self) {
-        let sale = self.sale.load();
-        sale.limits.reclaim();
+    /// Drops the keys of one limiter that are as good as new, another one each turn, and shows how many are held. It may
+    /// take its time: not for a thread that serves.
+    pub fn housekeeping(&self, turn: usize) {
+        let sale = self.sale.load_full();
+        sale.limits.reclaim(turn);
         self.metrics.limiter_keys(&sale.limits.held());
     }
 }

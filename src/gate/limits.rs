@@ -42,13 +42,28 @@ impl Cell {
     }
 }
 
+/// Parts of a map, each under a lock of its own. Attempts wait for a part that is being swept, so parts are small: some
+/// thousand keys, a fraction of a millisecond.
+const SHARDS: usize = 128;
+
+/// Room for so many keys stays, whoever needed it: a rush comes in waves, and must not find maps that have to grow again.
+const ROOM_KEPT: usize = 100_000;
+
 /// The states of all keys: at most `capacity` of their own, and one that all further unknown keys share. A flood of
 /// made-up keys can fill the map, but takes nothing from the keys that are in it.
 struct Cells<K> {
     cells: DashMap<K, Cell, RandomState>,
     held: AtomicUsize,
-    capacity: usize,
+    /// Shared with the limiter: a reload changes it.
+    capacity: Arc<AtomicUsize>,
     overflow: Cell,
+}
+
+impl<K: Hash + Eq + Clone> Cells<K> {
+    fn new(capacity: Arc<AtomicUsize>) -> Cells<K> {
+        let cells = DashMap::with_hasher_and_shard_amount(RandomState::new(), SHARDS);
+        Cells { cells, held: AtomicUsize::new(0), capacity, overflow: Cell::default() }
+    }
 }
 
 impl<K: Hash + Eq + Clone> StateStore for Cells<K> {
@@ -62,9 +77,10 @@ impl<K: Hash + Eq + Clone> StateStore for Cells<K> {
             return cell.measure(decide);
         }
         // A place is taken before the key is put in, so the map never grows beyond its capacity.
+        let capacity = self.capacity.load(Ordering::Relaxed);
         let reserved = self
             .held
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| (held < self.capacity).then_some(held + 1))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| (held < capacity).then_some(held + 1))
             .is_ok();
         if !reserved {
             return self.overflow.measure(decide);
@@ -92,7 +108,10 @@ impl<K: Hash + Eq + Clone> ShrinkableKeyedStateStore<K> for Cells<K> {
     }
 
     fn shrink_to_fit(&self) {
-        self.cells.shrink_to_fit();
+        let room = self.cells.capacity();
+        if room > ROOM_KEPT && self.cells.len() < room / 8 {
+            self.cells.shrink_to_fit();
+        }
     }
 
     fn len(&self) -> usize {
@@ -111,22 +130,18 @@ struct Shape {
     interval: Duration,
     /// So many at once, for this gate alone; at least 1.
     burst: NonZeroU32,
-    capacity: usize,
 }
 
 impl Shape {
     /// This gate's share of a limit. The interval grows by the number of gates, which loses nothing to rounding; a
     /// burst is rounded up, so that it is never 0.
-    fn of(limit: &schema::Limit, gates: usize, capacity: usize) -> Shape {
+    fn of(limit: &schema::Limit, gates: usize) -> Shape {
         let gates = u32::try_from(gates.max(1)).unwrap_or(u32::MAX);
         let count = limit.rate.count.max(1);
         let interval = limit.rate.per.saturating_mul(gates) / count;
         let burst = limit.burst.unwrap_or(count).div_ceil(gates);
-        Shape {
-            interval: interval.max(Duration::from_nanos(1)),
-            burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN),
-            capacity,
-        }
+        let interval = interval.max(Duration::from_nanos(1));
+        Shape { interval, burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN) }
     }
 }
 
@@ -134,20 +149,17 @@ impl Shape {
 struct Limiter<K: Hash + Eq + Clone, C: Clock = MonotonicClock> {
     policy: &'static str,
     shape: Shape,
+    capacity: Arc<AtomicUsize>,
     governor: RateLimiter<K, Cells<K>, C, NoOpMiddleware<C::Instant>>,
 }
 
 impl<K: Hash + Eq + Clone, C: Clock> Limiter<K, C> {
-    fn new(policy: &'static str, shape: Shape, clock: C) -> Limiter<K, C> {
-        let cells = Cells {
-            cells: DashMap::default(),
-            held: AtomicUsize::new(0),
-            capacity: shape.capacity,
-            overflow: Cell::default(),
-        };
+    fn new(policy: &'static str, shape: Shape, capacity: usize, clock: C) -> Limiter<K, C> {
+        let capacity = Arc::new(AtomicUsize::new(capacity));
+        let cells = Cells::new(Arc::clone(&capacity));
         // `Shape::of` keeps the interval above zero, which is all that `with_period` asks.
         let quota = Quota::with_period(shape.interval).unwrap_or(Quota::per_second(NonZeroU32::MAX));
-        Limiter { policy, shape, governor: RateLimiter::new(quota.allow_burst(shape.burst), cells, clock) }
+        Limiter { policy, shape, capacity, governor: RateLimiter::new(quota.allow_burst(shape.burst), cells, clock) }
     }
 
     fn check(&self, key: &K) -> Result<(), Refusal> {
@@ -220,7 +232,7 @@ impl Limits {
     pub fn new(config: &schema::Limits, gates: usize, previous: Option<&Limits>) -> Limits {
         let capacity = config.max_keys.0;
         let ipv6_prefix = config.ipv6_prefix.0;
-        let kept = |limit: &Option<schema::Limit>| limit.as_ref().map(|limit| Shape::of(limit, gates, capacity));
+        let kept = |limit: &Option<schema::Limit>| limit.as_ref().map(|limit| (Shape::of(limit, gates), capacity));
         let route = |limits: &schema::AttemptLimits, before: Option<&RouteLimits>| RouteLimits {
             ipv6_prefix,
             address: keep_or_make("address", kept(&limits.address), before.map(|b| &b.address)),
@@ -236,45 +248,47 @@ impl Limits {
         }
     }
 
-    /// Drops the keys that are as good as new. To be called in the background, every few seconds.
-    pub fn reclaim(&self) {
-        self.each(|limiter| limiter.reclaim());
-    }
-
-    /// Keys held, per kind: `address`, `user`, `device`, `activity`.
-    pub fn held(&self) -> [(&'static str, usize); 4] {
-        let mut held = [("address", 0), ("user", 0), ("device", 0), ("activity", 0)];
-        self.each(|limiter| {
-            if let Some(entry) = held.iter_mut().find(|(policy, _)| *policy == limiter.policy()) {
-                entry.1 += limiter.len();
-            }
-        });
-        held
-    }
-
-    fn each(&self, mut visit: impl FnMut(&dyn Housekeeping)) {
-        for route in [&self.attempts, &self.tokens, &self.reads] {
-            let limiters: [Option<&dyn Housekeeping>; 4] = [
-                route.address.as_deref().map(|l| l as _),
-                route.user.as_deref().map(|l| l as _),
-                route.device.as_deref().map(|l| l as _),
-                route.activity.as_deref().map(|l| l as _),
-            ];
-            limiters.into_iter().flatten().for_each(&mut visit);
+    /// Drops the keys of one limiter that are as good as new; each of [`LIMITERS`] turns in a row takes another one. It
+    /// goes through all its keys: not for a thread that serves.
+    pub fn reclaim(&self, turn: usize) {
+        if let (.., Some(limiter)) = self.limiters()[turn % LIMITERS] {
+            limiter.reclaim();
         }
+    }
+
+    /// Keys held by each limiter: route, policy, keys; none where there is no limit.
+    pub fn held(&self) -> [(&'static str, &'static str, usize); LIMITERS] {
+        self.limiters().map(|(route, policy, limiter)| (route, policy, limiter.map_or(0, Housekeeping::len)))
+    }
+
+    fn limiters(&self) -> [(&'static str, &'static str, Option<&dyn Housekeeping>); LIMITERS] {
+        fn of<K: Hash + Eq + Clone>(limiter: &Shared<K>) -> Option<&dyn Housekeeping> {
+            limiter.as_deref().map(|limiter| limiter as _)
+        }
+        let Limits { attempts, tokens, reads } = self;
+        [
+            ("attempts", "address", of(&attempts.address)),
+            ("attempts", "user", of(&attempts.user)),
+            ("attempts", "device", of(&attempts.device)),
+            ("attempts", "activity", of(&attempts.activity)),
+            ("tokens", "address", of(&tokens.address)),
+            ("tokens", "user", of(&tokens.user)),
+            ("tokens", "device", of(&tokens.device)),
+            ("tokens", "activity", of(&tokens.activity)),
+            ("reads", "address", of(&reads.address)),
+        ]
     }
 }
 
+/// Limiters of a gate: route by policy.
+pub const LIMITERS: usize = 9;
+
 trait Housekeeping {
-    fn policy(&self) -> &'static str;
     fn len(&self) -> usize;
     fn reclaim(&self);
 }
 
 impl<K: Hash + Eq + Clone> Housekeeping for Limiter<K> {
-    fn policy(&self) -> &'static str {
-        self.policy
-    }
     fn len(&self) -> usize {
         self.governor.len()
     }
@@ -285,13 +299,16 @@ impl<K: Hash + Eq + Clone> Housekeeping for Limiter<K> {
 
 fn keep_or_make<K: Hash + Eq + Clone>(
     policy: &'static str,
-    shape: Option<Shape>,
+    wanted: Option<(Shape, usize)>,
     before: Option<&Shared<K>>,
 ) -> Shared<K> {
-    let shape = shape?;
+    let (shape, capacity) = wanted?;
     match before {
-        Some(Some(limiter)) if limiter.shape == shape => Some(Arc::clone(limiter)),
-        _ => Some(Arc::new(Limiter::new(policy, shape, MonotonicClock))),
+        Some(Some(limiter)) if limiter.shape == shape => {
+            limiter.capacity.store(capacity, Ordering::Relaxed);
+            Some(Arc::clone(limiter))
+        }
+        _ => Some(Arc::new(Limiter::new(policy, shape, capacity, MonotonicClock))),
     }
 }
 
@@ -309,8 +326,8 @@ mod tests {
         let clock = FakeRelativeClock::default();
         // A theoretical arrival time of 0 means "none", as in governor's own store: keep away from the origin.
         clock.advance(Duration::from_secs(1));
-        let shape = Shape::of(&limit(rate, Some(burst)), 1, capacity);
-        (Limiter::new("user", shape, clock.clone()), clock)
+        let shape = Shape::of(&limit(rate, Some(burst)), 1);
+        (Limiter::new("user", shape, capacity, clock.clone()), clock)
     }
 
     #[test]
@@ -355,11 +372,11 @@ mod tests {
             ("1000/s", Some(5), 7, 7, 1),
         ];
         for (rate, burst, gates, interval_ms, at_once) in rows {
-            let shape = Shape::of(&limit(rate, burst), gates, 1);
+            let shape = Shape::of(&limit(rate, burst), gates);
             assert_eq!(shape.interval, Duration::from_millis(interval_ms), "{rate} over {gates}");
             assert_eq!(shape.burst.get(), at_once, "{rate} over {gates}");
         }
-        assert!(Shape::of(&limit("4000000000/s", None), 1, 1).interval > Duration::ZERO);
+        assert!(Shape::of(&limit("4000000000/s", None), 1).interval > Duration::ZERO);
     }
 
     #[test]
@@ -371,8 +388,71 @@ mod tests {
         config.tokens.address = None;
         let second = Limits::new(&config, 1, Some(&first));
         assert!(second.attempts.check_address(address).is_err(), "the used-up limit is still used up");
-        assert_eq!(second.held()[0], ("address", 1));
+        assert_eq!(second.held()[0], ("attempts", "address", 1));
         let third = Limits::new(&config, 2, Some(&second));
         assert!(third.attempts.check_address(address).is_ok(), "a changed limit starts anew");
+    }
+
+    fn address(n: u8) -> IpAddr {
+        [10, 0, 0, n].into()
+    }
+
+    #[test]
+    fn a_reload_gives_room_for_more_keys_and_forgets_none() {
+        let mut config = schema::Limits::default();
+        config.attempts.address = Some(limit("1/h", Some(2)));
+        config.max_keys = schema::MaxKeys(1);
+        let first = Limits::new(&config, 1, None);
+        let passes = |limits: &Limits, n| limits.attempts.check_address(address(n)).is_ok();
+        assert_eq!([1, 1, 1].map(|n| passes(&first, n)), [true, true, false]);
+        assert_eq!([2, 3, 4].map(|n| passes(&first, n)), [true, true, false], "beyond max_keys they share a bucket");
+        config.max_keys = schema::MaxKeys(3);
+        let second = Limits::new(&config, 1, Some(&first));
+        assert!(!passes(&second, 1), "the used-up limit is still used up");
+        assert_eq!([4, 5].map(|n| passes(&second, n)), [true, true], "there is room for them now");
+        assert_eq!(second.held()[0], ("attempts", "address", 3));
+        assert!(!passes(&second, 6), "and no more than that");
+        config.max_keys = schema::MaxKeys(1);
+        let third = Limits::new(&config, 1, Some(&second));
+        assert!(!passes(&third, 1) && passes(&third, 4), "who is known stays known");
+    }
+
+    #[test]
+    fn each_limiter_has_its_turn_and_its_series() {
+        let mut config = schema::Limits::default();
+        // As good as new a nanosecond later.
+        let fast = Some(limit("1000000000/s", Some(1)));
+        (config.attempts.address, config.tokens.address, config.reads.address) = (fast, fast, fast);
+        config.tokens.user = None;
+        let limits = Limits::new(&config, 1, None);
+        for route in [&limits.attempts, &limits.tokens, &limits.reads] {
+            assert!(route.check_address(address(1)).is_ok());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        let held = || limits.held().into_iter().filter(|(.., keys)| *keys > 0).map(|(route, ..)| route);
+        assert_eq!(held().collect::<Vec<_>>(), ["attempts", "tokens", "reads"]);
+        for (turn, left) in [(0, 2), (1, 2), (4, 1), (5, 1), (8, 0)] {
+            limits.reclaim(turn);
+            assert_eq!(held().count(), left, "after turn {turn}");
+        }
+        let mut series: Vec<_> = limits.held().map(|(route, policy, _)| (route, policy)).into();
+        series.sort_unstable();
+        series.dedup();
+        assert_eq!(series.len(), LIMITERS);
+    }
+
+    #[test]
+    fn a_map_keeps_room_for_the_next_wave_and_gives_back_what_a_flood_took() {
+        for (keys, kept) in [(40_000, true), (400_000, false)] {
+            let cells = Cells::<u32>::new(Arc::new(AtomicUsize::new(1_000_000)));
+            for key in 0..keys {
+                cells.measure_and_replace(&key, |_| Ok::<_, ()>(((), Nanos::from(1_u64)))).unwrap();
+            }
+            cells.retain_recent(Nanos::from(1_u64));
+            cells.shrink_to_fit();
+            assert_eq!(cells.len(), 0);
+            let room = cells.cells.capacity();
+            assert_eq!(room >= keys as usize, kept, "after {keys} keys there is room for {room}");
+        }
     }
 }

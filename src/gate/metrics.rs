@@ -118,8 +118,8 @@ impl Metrics {
             Ok::<_, prometheus::Error>(family)
         };
         let limiter_keys = IntGaugeVec::new(
-            Opts::new("seckill_limiter_keys", "Keys held by the rate limiters, by policy."),
-            &["policy"],
+            Opts::new("seckill_limiter_keys", "Keys held by each rate limiter, by route and policy."),
+            &["route", "policy"],
         )?;
         registry.register(Box::new(limiter_keys.clone()))?;
         let requests = counter(
@@ -155,9 +155,9 @@ impl Metrics {
     }
 
     /// Shows the number of keys held, as [`crate::gate::limits::Limits::held`] gives it.
-    pub fn limiter_keys(&self, held: &[(&'static str, usize)]) {
-        for (policy, keys) in held {
-            self.limiter_keys.with_label_values(&[policy]).set(i64::try_from(*keys).unwrap_or(i64::MAX));
+    pub fn limiter_keys(&self, held: &[(&'static str, &'static str, usize)]) {
+        for (route, policy, keys) in held {
+            self.limiter_keys.with_label_values(&[route, policy]).set(i64::try_from(*keys).unwrap_or(i64::MAX));
         }
     }
 

@@ -3,7 +3,8 @@
 //! A page never sets a cookie and never depends on who asks, so any cache may keep it.
 
 use std::collections::HashMap;
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -24,6 +25,9 @@ const ASSET_CACHE: &str = "public, max-age=300";
 
 /// All pages of one activity may take this much memory.
 const MAX_BYTES: u64 = 64 << 20;
+
+/// Directories within one another below `assets/`. A link may lead back up, and must not be followed for ever.
+const MAX_NESTING: usize = 16;
 
 /// Smaller documents are not worth compressing.
 const MIN_GZIP: usize = 256;
@@ -72,17 +76,18 @@ impl Page {
         Page { index: Document::new("text/html; charset=utf-8", PAGE_CACHE, html.into()), assets: HashMap::new() }
     }
 
-    /// Reads `index.html` and everything below `assets/` from a directory.
+    /// Reads `index.html` and everything below `assets/` from a directory. Links are followed; names that begin with `..`
+    /// are left out, since they are Kubernetes' own: a mounted volume keeps its files once more under such a name.
     ///
     /// # Errors
-    /// If the page or an asset cannot be read, or all of them are larger than 64 MiB.
+    /// If the page or an asset cannot be read or is no regular file, or all of them are larger than 64 MiB.
     pub fn load(directory: &Path) -> std::io::Result<Page> {
         let mut budget = MAX_BYTES;
         let index = read(&directory.join("index.html"), &mut budget)?;
         let mut assets = HashMap::new();
         let root = directory.join("assets");
         if root.is_dir() {
-            collect(&root, "", &mut assets, &mut budget)?;
+            collect(&root, "", MAX_NESTING, &mut assets, &mut budget)?;
         }
         Ok(Page { index: Document::new("text/html; charset=utf-8", PAGE_CACHE, index.into()), assets })
     }
@@ -112,25 +117,39 @@ impl Page {
 
 fn read(path: &Path, budget: &mut u64) -> std::io::Result<Vec<u8>> {
     let explain = |e: std::io::Error| std::io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-    let length = std::fs::metadata(path).map_err(explain)?.len();
+    // To open a pipe would wait for somebody who writes to it.
+    if !std::fs::metadata(path).map_err(explain)?.is_file() {
+        return Err(explain(std::io::Error::other("not a regular file")));
+    }
+    let mut content = Vec::new();
+    // What is read counts, not what the file system says: the file may be growing.
+    File::open(path).and_then(|file| file.take(*budget + 1).read_to_end(&mut content)).map_err(explain)?;
     *budget = budget
-        .checked_sub(length)
+        .checked_sub(content.len() as u64)
         .ok_or_else(|| explain(std::io::Error::other("the page and its assets are larger than 64 MiB")))?;
-    std::fs::read(path).map_err(explain)
+    Ok(content)
 }
 
 fn collect(
     directory: &Path,
     below: &str,
+    deeper: usize,
     assets: &mut HashMap<String, Document>,
     budget: &mut u64,
 ) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
+        if name.starts_with("..") {
+            continue;
+        }
         let path = format!("{below}{name}");
-        if entry.file_type()?.is_dir() {
-            collect(&entry.path(), &format!("{path}/"), assets, budget)?;
+        // Where a link leads counts.
+        if entry.path().is_dir() {
+            let deeper = deeper.checked_sub(1).ok_or_else(|| {
+                std::io::Error::other(format!("{}: nested too deep, or a link that leads back", entry.path().display()))
+            })?;
+            collect(&entry.path(), &format!("{path}/"), deeper, assets, budget)?;
         } else {
             let content = read(&entry.path(), budget)?;
             assets.insert(path, Document::new(content_type(&name), ASSET_CACHE, content.into()));
@@ -343,6 +362,43 @@ mod tests {
         assert_eq!(page.asset("img/a.png", &HeaderMap::new()).unwrap().header("content-type"), Some("image/png"));
         assert!(page.asset("../index.html", &HeaderMap::new()).is_none());
         assert!(Page::load(Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn a_directory_as_kubernetes_mounts_it_is_served_once() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let assets = folder.path().join("assets");
+        std::fs::create_dir_all(assets.join("..2026_12_01/img")).unwrap();
+        std::fs::write(folder.path().join("index.html"), "<h1>hi</h1>").unwrap();
+        std::fs::write(assets.join("..2026_12_01/app.js"), "1").unwrap();
+        std::fs::write(assets.join("..2026_12_01/img/a.png"), "png").unwrap();
+        symlink("..2026_12_01", assets.join("..data")).unwrap();
+        symlink("..data/app.js", assets.join("app.js")).unwrap();
+        symlink("..data/img", assets.join("img")).unwrap();
+        let page = Page::load(folder.path()).unwrap();
+        let mut paths: Vec<&str> = page.assets.keys().map(String::as_str).collect();
+        paths.sort_unstable();
+        assert_eq!(paths, ["app.js", "img/a.png"]);
+
+        symlink(".", assets.join("again")).unwrap();
+        let why = Page::load(folder.path()).unwrap_err().to_string();
+        assert!(why.contains("a link that leads back"), "{why}");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_named_and_never_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("assets")).unwrap();
+        std::fs::write(folder.path().join("index.html"), "<h1>hi</h1>").unwrap();
+        let pipe = folder.path().join("assets/pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (told, tells) = std::sync::mpsc::channel();
+        let place = folder.path().to_owned();
+        std::thread::spawn(move || told.send(Page::load(&place).map(|_| ())));
+        let loaded = tells.recv_timeout(std::time::Duration::from_secs(10)).expect("it does not wait for a writer");
+        let why = loaded.unwrap_err().to_string();
+        assert!(why.contains("assets/pipe: not a regular file"), "{why}");
     }
 
     #[test]

@@ -44,10 +44,24 @@ struct Claims {
     qty: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dev: Option<DeviceId>,
+    /// Whether it is for looking up alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    look: bool,
     /// First moment of validity, store clock, milliseconds.
     nbf_ms: u64,
     /// First moment after it.
     exp_ms: u64,
+}
+
+/// What a token is to be for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted<'a> {
+    /// The SKU.
+    pub sku: &'a SkuId,
+    /// How many units.
+    pub qty: u32,
+    /// Whether it is on offer. If not, the token leads to an earlier win and to no other.
+    pub on_offer: bool,
 }
 
 /// A token as it was issued.
@@ -68,6 +82,8 @@ pub struct Verified {
     pub sku: SkuId,
     /// How many units.
     pub qty: u32,
+    /// Whether this was on offer when the token was issued; if not, it may only look a win up.
+    pub on_offer: bool,
     /// Whether it counts now.
     pub timing: Timing,
     /// Whether the caller's device is the one it was issued to. On another it may look its win up, but not win.
@@ -129,7 +145,7 @@ impl Tokens {
         &self,
         activity: &ActivityId,
         id: RequestId,
-        (sku, qty): (&SkuId, u32),
+        wanted: Wanted<'_>,
         device: Option<&DeviceId>,
         starts_at: StoreMs,
         now: StoreMs,
@@ -141,9 +157,10 @@ impl Tokens {
         let claims = Claims {
             act: activity.clone(),
             rid: id,
-            sku: sku.clone(),
-            qty,
+            sku: wanted.sku.clone(),
+            qty: wanted.qty,
             dev: device.cloned(),
+            look: !wanted.on_offer,
             nbf_ms: not_before.0,
             exp_ms: expires_at.0,
         };
@@ -176,7 +193,7 @@ impl Tokens {
         } else {
             Timing::Valid
         };
-        Some(Verified { sku: claims.sku, qty: claims.qty, timing, own_device })
+        Some(Verified { sku: claims.sku, qty: claims.qty, on_offer: !claims.look, timing, own_device })
     }
 }
 
@@ -211,8 +228,9 @@ mod tests {
         let tokens = tokens(&[key("k1", 1)]);
         let device: DeviceId = "phone".parse().unwrap();
         let sku: SkuId = "s".parse().unwrap();
-        let bound = tokens.issue(&act("a"), rid("k"), (&sku, 2), Some(&device), START, StoreMs(0)).unwrap();
-        let free = tokens.issue(&act("a"), rid("k"), (&sku, 2), None, START, StoreMs(0)).unwrap();
+        let wanted = Wanted { sku: &sku, qty: 2, on_offer: true };
+        let bound = tokens.issue(&act("a"), rid("k"), wanted, Some(&device), START, StoreMs(0)).unwrap();
+        let free = tokens.issue(&act("a"), rid("k"), wanted, None, START, StoreMs(0)).unwrap();
         let other: DeviceId = "tablet".parse().unwrap();
         let mut forged = bound.token.clone();
         forged.replace_range(forged.len() - 3.., "AAA");
@@ -227,15 +245,20 @@ mod tests {
         ];
         for (name, token, activity, id, device, good) in rows {
             let verified = tokens.verify(token, &activity, id, device, at(START));
-            let expected = |own_device| Verified { sku: sku.clone(), qty: 2, timing: Timing::Valid, own_device };
+            let expected =
+                |own_device| Verified { sku: sku.clone(), qty: 2, on_offer: true, timing: Timing::Valid, own_device };
             assert_eq!(verified, good.map(expected), "{name}");
         }
+        let beyond = Wanted { on_offer: false, ..wanted };
+        let beyond = tokens.issue(&act("a"), rid("k"), beyond, None, START, StoreMs(0)).unwrap().token;
+        assert!(!tokens.verify(&beyond, &act("a"), rid("k"), None, at(START)).unwrap().on_offer);
     }
 
     #[test]
     fn a_token_has_its_span_on_the_stores_clock() {
         let tokens = tokens(&[key("k1", 1)]);
-        let issue = |now| tokens.issue(&act("a"), rid("k"), (&"s".parse().unwrap(), 1), None, START, now).unwrap();
+        let wanted = Wanted { sku: &"s".parse().unwrap(), qty: 1, on_offer: true };
+        let issue = |now| tokens.issue(&act("a"), rid("k"), wanted, None, START, now).unwrap();
         let early = issue(StoreMs(400_000));
         assert_eq!((early.not_before, early.expires_at), (START, StoreMs(1_010_000)));
         let late = issue(StoreMs(1_500_000));
@@ -258,7 +281,8 @@ mod tests {
     #[test]
     fn keys_rotate_without_losing_live_tokens() {
         let sku: SkuId = "s".parse().unwrap();
-        let issue = |tokens: &Tokens| tokens.issue(&act("a"), rid("k"), (&sku, 1), None, START, START).unwrap().token;
+        let wanted = Wanted { sku: &sku, qty: 1, on_offer: true };
+        let issue = |tokens: &Tokens| tokens.issue(&act("a"), rid("k"), wanted, None, START, START).unwrap().token;
         let good = |tokens: &Tokens, token: &str| tokens.verify(token, &act("a"), rid("k"), None, at(START)).is_some();
         let before = tokens(&[key("old", 1), key("new", 2)]);
         let after = tokens(&[key("new", 2), key("old", 1)]);

@@ -115,11 +115,29 @@ impl RedisClient {
     /// The same, and tells on which connection. With `probe_within` it is sent whether or not the breaker is open, and
     /// waits so long at most: somebody must find out whether the server answers again.
     pub async fn ask(&self, command: &Cmd, probe_within: Option<Duration>) -> Result<(Value, AnsweredOn), CallError> {
-        if probe_within.is_none() && self.breaker.as_ref().is_some_and(Circuit::is_open) {
+        self.ask_until(command, self.until(probe_within), probe_within.is_some()).await
+    }
+
+    /// When a call that begins now is over at the latest.
+    pub fn until(&self, probe_within: Option<Duration>) -> Instant {
+        monotonic() + probe_within.unwrap_or(self.deadline)
+    }
+
+    /// As [`RedisClient::ask`], but until a fixed moment, which several commands of one call share; a command that comes
+    /// after it is not sent. A `probe` is sent whether or not the breaker is open.
+    pub async fn ask_until(
+        &self,
+        command: &Cmd,
+        until: Instant,
+        probe: bool,
+    ) -> Result<(Value, AnsweredOn), CallError> {
+        if !probe && self.breaker.as_ref().is_some_and(Circuit::is_open) {
             return Err(CallError::NoEffect("the server did not answer lately, so it was not asked".into()));
         }
-        let deadline = probe_within.unwrap_or(self.deadline);
-        let until = monotonic() + deadline;
+        let left = until.saturating_duration_since(monotonic());
+        if left.is_zero() {
+            return Err(CallError::NoEffect("its time was over before it was sent".into()));
+        }
         let shared = match self.connection(until).await {
             Ok(shared) => shared,
             Err(error) => {
@@ -149,7 +167,7 @@ impl RedisClient {
                 classified
             }
             Err(_) => {
-                let late = CallError::Unknown(format!("no answer within {deadline:?}"));
+                let late = CallError::Unknown(format!("no answer within {left:?}"));
                 self.no_answer(&late);
                 late
             }

@@ -24,7 +24,7 @@ use seckill_gate::gate::pipeline;
 use seckill_gate::gate::request::{Inbound, Route};
 use seckill_gate::gate::store::redis::RedisStore;
 use seckill_gate::gate::store::{AdmissionStore, Guarded, StoreError};
-use seckill_gate::gate::tokens::{TokenKey, Tokens};
+use seckill_gate::gate::tokens::{TokenKey, Tokens, Wanted};
 use seckill_gate::gate::view::RETURNING_DELAY;
 use seckill_gate::platform::clock::{monotonic, wall_ms};
 use seckill_gate::platform::redis::RedisSettings;
@@ -234,7 +234,8 @@ impl Buyer {
     fn new(gate: &Gate, (activity, sku): &Lane, name: &str) -> Buyer {
         let id = RequestId::derive(activity, &name.parse().unwrap(), &name.parse().unwrap());
         let now = gate.edge.clock.now().store;
-        let token = gate.tokens.issue(activity, id, (sku, 1), None, StoreMs(now.0 - 60_000), now).unwrap().token;
+        let wanted = Wanted { sku, qty: 1, on_offer: true };
+        let token = gate.tokens.issue(activity, id, wanted, None, StoreMs(now.0 - 60_000), now).unwrap().token;
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("authorization", format!("Bearer {}", jwt(name))),

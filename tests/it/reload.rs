@@ -131,6 +131,15 @@ async fn limiters_keep_their_state_unless_their_limit_changes() {
     assert_eq!(reload(&deployment, &[]).0, 0);
     assert_eq!(outcome("bob").await, "RATE_LIMITED", "another edit gave bob a fresh start");
     assert_eq!(outcome("cat").await, "TOKEN_INVALID");
+    replace(
+        &deployment,
+        "reads: { address: { rate: 100000/s } }",
+        "reads: { address: { rate: 100000/s } }, max_keys: 600000",
+    );
+    let (code, told, _) = reload(&deployment, &[]);
+    assert_eq!((code, told.as_str()), (0, "applied:\n  limits.max_keys: 500000 → 600000\n"));
+    assert_eq!(outcome("bob").await, "RATE_LIMITED", "room for more keys gave bob a fresh start");
+    deployment.until_metric(0, r#"seckill_limiter_keys{policy="user",route="attempts"} 2"#).await;
 
     replace(&deployment, "user: { rate: 2/h }", "user: { rate: 100000/s }");
     assert_eq!(reload(&deployment, &[]).0, 0);
@@ -145,6 +154,7 @@ async fn what_was_preheated_is_the_truth_and_each_edit_against_it_is_told_its_co
     // One dangerous edit refuses the harmless ones beside it.
     replace(&deployment, &launch, &format!("{SKU}: {{ stock: 8 }}"));
     edit(&deployment, |text| text.replacen("  launch: {", "  launch: { title: Renamed, per_user_limit: 3,", 1));
+    replace(&deployment, "  audience: seckill\n", "  audience: seckill\n  user_claim: email\n");
     let encore = fs::read_to_string(&deployment.config).unwrap();
     let encore = encore.lines().find(|line| line.starts_with("  encore:")).unwrap().to_owned() + "\n";
     replace(&deployment, &encore, "");
@@ -154,6 +164,7 @@ async fn what_was_preheated_is_the_truth_and_each_edit_against_it_is_told_its_co
         "activities.launch.skus.phone.stock: 5 → 8: run `seckill-gate totals launch phone --from 5 --to 8`",
         "activities.launch.per_user_limit: 1 → 3: what was preheated is the truth",
         "activities.encore: removed: its wins are kept",
+        "identity.user_claim: sub → email: users of `encore` are known by the claim as it was",
         "EDIT_REFUSED",
     ] {
         assert!(said.contains(word), "{word} is not in\n{said}");
@@ -166,6 +177,7 @@ async fn what_was_preheated_is_the_truth_and_each_edit_against_it_is_told_its_co
 
     // The way that was told: the command first, then the file.
     replace(&deployment, " per_user_limit: 3,", "");
+    replace(&deployment, "  user_claim: email\n", "");
     edit(&deployment, |text| format!("{text}{encore}"));
     let totals = deployment.command(0, &["totals", SALE, SKU, "--from", "5", "--to", "8"]).output().unwrap();
     assert!(totals.status.success(), "{totals:?}");
@@ -320,4 +332,22 @@ async fn a_restart_with_a_file_that_leaves_a_sale_out_is_alarmed() {
     deployment.start_orders();
     deployment.until_metric(0, "seckill_activities_left_out 0").await;
     assert_eq!(deployment.result(SALE, 0, "ann", "k1").await["state"], "accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_nobody_can_read_to_its_end_is_told_and_blocks_no_later_reload() {
+    let deployment = Deployment::as_wished(Wish { sales: vec![SALE.into()], ..Wish::default() }).await;
+    let assets = deployment.config.with_file_name("page").join("assets");
+    fs::create_dir_all(&assets).unwrap();
+    fs::write(assets.with_file_name("index.html"), "<h1>Ours</h1>").unwrap();
+    let pipe = assets.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    replace(&deployment, &format!("  {SALE}: {{"), &format!("  {SALE}: {{ page: page,"));
+    let (code, _, said) = reload(&deployment, &[]);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("RELOAD_FAILED") && said.contains("assets/pipe: not a regular file"), "{said}");
+    fs::remove_file(&pipe).unwrap();
+    let (code, told, said) = reload(&deployment, &[]);
+    assert_eq!((code, told.as_str()), (0, "applied:\n  activities.launch.page: none → page\n"), "{said}");
+    assert_eq!(deployment.look(0, &format!("/seckill/{SALE}")).await, 200);
 }

@@ -74,6 +74,7 @@ where
         phase: view.phase(now.store),
         token: wanted.timing,
         own_device: wanted.own_device,
+        on_offer: wanted.on_offer,
         sku_stopped: view.stock_of(&wanted.sku).is_some_and(|stock| stock.stopped),
     })
     .at(if wanted.own_device { Stage::Time } else { Stage::Token })?;
@@ -102,11 +103,13 @@ where
         Fate::Refused(code) => {
             let stage = match leave {
                 Leave::LookUpOnly(held_back) if held_back == code && !wanted.own_device => Stage::Token,
+                Leave::LookUpOnly(held_back) if held_back == code && code == Code::BadRequest => Stage::Sku,
                 Leave::LookUpOnly(held_back) if held_back == code => Stage::Time,
                 _ => Stage::Store,
             };
             return Err(match code {
                 Code::NotStarted => not_started(now.store, view.starts_at),
+                Code::BadRequest => Refusal::bad_request("The SKU, or so many units of it, is not on offer."),
                 Code::AlreadyBought => Refusal::from(code).result_url(results_url(&sale.prefix, &entry.id)),
                 Code::RequestIdConflict | Code::OutcomeUnknown => Refusal::from(code).request_id(id).result_url(url()),
                 _ => code.into(),

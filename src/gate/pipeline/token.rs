@@ -4,7 +4,7 @@ use http::header::SET_COOKIE;
 
 use crate::domain::RequestId;
 use crate::domain::refusal::Code;
-use crate::gate::answer::{Answer, Refusal, quoted};
+use crate::gate::answer::{Answer, quoted};
 use crate::gate::edge::{Edge, Entry, Sale};
 use crate::gate::metrics::Stage;
 use crate::gate::pipeline::{At, Stop};
@@ -12,6 +12,7 @@ use crate::gate::port::AttemptPort;
 use crate::gate::request::Inbound;
 use crate::gate::stages::shape;
 use crate::gate::stages::time::not_started;
+use crate::gate::tokens::Wanted;
 
 /// Judges a token request and answers it.
 pub(super) fn token<A: AttemptPort, D>(
@@ -37,10 +38,11 @@ fn funnel<A: AttemptPort, D>(
     let key = shape::idempotency_key(request).at(Stage::Shape)?;
     shape::json_content_type(request).at(Stage::Shape)?;
     let (sku, qty) = shape::token_body(&request.body).at(Stage::Shape)?;
-    let offer = entry.offer(&sku).ok_or(Code::NoSuchSku).at(Stage::Shape)?;
-    if qty > offer.max_qty {
-        let most = offer.max_qty;
-        return Err(Refusal::from(Code::BadRequest).detail(format!("qty may be {most} at most."))).at(Stage::Shape);
+    // The offer may have been larger when this key won: its copies still need a token. It wins nothing else.
+    let offered = entry.check_offer(&sku, qty);
+    let wanted = Wanted { sku: &sku, qty, on_offer: offered.is_ok() };
+    if !entry.port.may_be_winner(&key) {
+        offered.at(Stage::Shape)?;
     }
     let view = entry.port.view();
     let sold_out = view.lease_says_sold_out(now.instant) || view.lease_says_sku_sold_out(&sku, now.instant);
@@ -62,7 +64,7 @@ fn funnel<A: AttemptPort, D>(
     let id = RequestId::derive(&entry.id, &user, &key);
     let issued = sale
         .tokens
-        .issue(&entry.id, id, (&sku, qty), device.as_ref(), starts_at, now.store)
+        .issue(&entry.id, id, wanted, device.as_ref(), starts_at, now.store)
         .ok_or(Code::Busy)
         .at(Stage::Token)?;
     let body = format!(

@@ -1,7 +1,8 @@
-//! Edits of activities that a reload may not make: what was preheated is the truth, and no activity goes with unfinished
-//! wins. Each refusal says what to do instead.
+//! Edits that a reload may not make: what was preheated is the truth, no activity goes with unfinished wins, and whoever
+//! has won stays the same user. Each refusal says what to do instead.
 
 use crate::config::compare::Edit;
+use crate::config::scalars::Moment;
 use crate::config::schema::Activity;
 use crate::config::terms;
 use crate::domain::admission::ActivityState;
@@ -74,21 +75,57 @@ pub fn objection(id: &ActivityId, edit: &Edit, new: &Activity, standing: &Standi
 
 /// What speaks against taking an activity out of the file, `old` being what the file had.
 pub fn objection_to_removal(old: &Activity, standing: &Standing) -> Option<String> {
-    let (ends_at, now, unsettled) = match standing {
-        Standing::NotPreheated => return None,
-        Standing::Stored { state, now } => (state.terms.ends_at.after(state.terms.retention), *now, state.unsettled),
-        Standing::Lost { ends_at, now } => (ends_at.after(old.retention.0), *now, 0),
-        Standing::Unknown(why) => return Some(unknown(why)),
-    };
-    if unsettled > 0 {
-        return Some(format!(
-            "{unsettled} of its wins wait for the order service; keep it in the file until they are settled"
-        ));
+    match keeping(old, standing) {
+        Keeping::Nothing => None,
+        Keeping::Unsettled(wins) => {
+            Some(format!("{wins} of its wins wait for the order service; keep it in the file until they are settled"))
+        }
+        Keeping::Until(until) => {
+            Some(format!("its wins are kept, and may be asked for, until {until}; keep it in the file until then"))
+        }
+        Keeping::Unknown(why) => Some(unknown(why)),
     }
-    (now < ends_at).then(|| {
-        let until = crate::config::scalars::Moment(ends_at);
-        format!("its wins are kept, and may be asked for, until {until}; keep it in the file until then")
-    })
+}
+
+/// What speaks, with this activity, against telling users by another claim. A win is recorded under its user's name, and its
+/// request id is made of it: under another name everybody could win once more, and would not find the wins they have.
+pub fn objection_to_other_users(id: &ActivityId, activity: &Activity, standing: &Standing) -> Option<String> {
+    let until = match keeping(activity, standing) {
+        Keeping::Nothing => return None,
+        Keeping::Unsettled(_) => "its last win is settled and its retention over".to_owned(),
+        Keeping::Until(until) => until.to_string(),
+        Keeping::Unknown(why) => return Some(format!("`{id}`: {}", unknown(why))),
+    };
+    Some(format!(
+        "users of `{id}` are known by the claim as it was: by another one each could win again, and would not find the own \
+         wins. Undo the edit, before any restart too, until {until}"
+    ))
+}
+
+/// What is still kept of an activity.
+enum Keeping<'a> {
+    /// It was never preheated, or all of it is settled and its retention over.
+    Nothing,
+    /// So many wins wait for the order service.
+    Unsettled(u64),
+    /// Its wins, until then.
+    Until(Moment),
+    /// Not known; why.
+    Unknown(&'a str),
+}
+
+fn keeping<'a>(activity: &Activity, standing: &'a Standing) -> Keeping<'a> {
+    let (until, now, unsettled) = match standing {
+        Standing::NotPreheated => return Keeping::Nothing,
+        Standing::Stored { state, now } => (state.terms.ends_at.after(state.terms.retention), *now, state.unsettled),
+        Standing::Lost { ends_at, now } => (ends_at.after(activity.retention.0), *now, 0),
+        Standing::Unknown(why) => return Keeping::Unknown(why),
+    };
+    match unsettled {
+        0 if now >= until => Keeping::Nothing,
+        0 => Keeping::Until(Moment(until)),
+        _ => Keeping::Unsettled(unsettled),
+    }
 }
 
 fn unknown(why: &str) -> String {
@@ -157,6 +194,21 @@ mod tests {
         new.skus.insert("tablet".parse().unwrap(), new.skus.values().next().unwrap().clone());
         assert!(object("skus.tablet", &new, &stored(&old, 500, 0, now)).is_some());
         assert!(object("payment_deadline", &old, &stored(&old, 500, 0, now)).is_some());
+    }
+
+    #[test]
+    fn users_stay_the_same_while_a_sale_is_kept() {
+        let (id, activity) = activity();
+        let kept_until = activity.ends_at.store_ms().after(activity.retention.0);
+        let before = StoreMs(kept_until.0 - 1);
+        let object = |standing: &Standing| objection_to_other_users(&id, &activity, standing);
+        assert_eq!(object(&Standing::NotPreheated), None);
+        let told = object(&stored(&activity, 500, 0, before)).unwrap();
+        assert!(told.contains("`first-sale`") && told.ends_with("until 2026-12-19T14:00:00Z"), "{told}");
+        assert_eq!(object(&stored(&activity, 500, 0, kept_until)), None);
+        assert!(object(&stored(&activity, 500, 2, kept_until)).unwrap().contains("last win is settled"));
+        assert!(object(&Standing::Lost { ends_at: activity.ends_at.store_ms(), now: before }).is_some());
+        assert!(object(&Standing::Unknown("timeout".into())).unwrap().contains("timeout"));
     }
 
     #[test]

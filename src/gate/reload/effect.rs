@@ -10,13 +10,15 @@ pub enum Effect {
     Live,
     /// It takes effect until the activity is preheated; then what was preheated is the truth.
     Preheated,
+    /// It takes effect while no activity is preheated: wins of all of them are found by it.
+    BetweenSales,
     /// Not the gate's: the order service reads it at its start.
     OrderService,
     /// It takes effect at the gate's next start.
     Restart,
 }
 
-use Effect::{Live, OrderService, Preheated, Restart};
+use Effect::{BetweenSales, Live, OrderService, Preheated, Restart};
 
 /// Keys with `*` for names and `[]` for entries of lists; a last `**` stands for everything below.
 const EFFECTS: &[(&str, Effect)] = &[
@@ -44,17 +46,20 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("deployment.gates", Live),
     // Another store is another sale: its wins would be unknown here.
     ("store.**", Restart),
+    // Whom a token names hangs on one key alone, the claim. The others decide which tokens are believed: whose are not is
+    // UNAUTHENTICATED until there is a new one, and a key that leaked must go at once.
     ("identity.keys[].kid", Live),
     ("identity.keys[].algorithm", Live),
     ("identity.keys[].key", Live),
     ("identity.issuer", Live),
     ("identity.audience", Live),
-    ("identity.user_claim", Live),
+    ("identity.user_claim", BetweenSales),
     ("identity.cookie", Live),
     ("identity.leeway", Live),
     ("identity.secure_cookies", Live),
     ("identity.device_secret", Live),
     ("identity.signing_key", Live),
+    // Likewise: a sale token of a key that is gone is TOKEN_INVALID, and wins nobody anything twice.
     ("tokens.keys[].kid", Live),
     ("tokens.keys[].key", Live),
     ("tokens.ttl", Live),
@@ -180,6 +185,7 @@ mod tests {
     fn a_section_is_as_far_reaching_as_its_keys_and_the_unknown_needs_a_restart() {
         assert_eq!(effect_of("limits.attempts.user"), Live);
         assert_eq!(effect_of("tokens.keys"), Live);
+        assert_eq!(effect_of("identity"), BetweenSales);
         assert_eq!(effect_of("activities.*.skus.*"), Preheated);
         assert_eq!(effect_of("order_service"), OrderService);
         assert_eq!(effect_of("gate.shop.url"), Restart);

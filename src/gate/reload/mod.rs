@@ -8,15 +8,18 @@ pub mod danger;
 pub mod effect;
 mod metrics;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
-use self::danger::{Standing, objection, objection_to_removal};
+use self::danger::{Standing, objection, objection_to_other_users, objection_to_removal};
 use self::effect::{Effect, effect_of};
 use self::metrics::ReloadMetrics;
 pub use self::report::{Change, Refused, Reloaded, Verdict};
@@ -26,6 +29,13 @@ use crate::config::{Config, Faults, Loaded};
 use crate::domain::ActivityId;
 use crate::gate::pages::Page;
 use crate::platform::metrics::Metrics;
+
+/// How long the file and what it points at may take to be read; less than the admin listener gives a request. A disk that
+/// hangs must not hold up every later reload.
+pub const READ_WITHIN: Duration = Duration::from_secs(10);
+
+/// Readings under way at once: those that hang cannot be ended, and each has a thread.
+const MAX_READINGS: usize = 4;
 
 /// Reads the file again, as it was read at the start: the same path, the same flags in place of its keys.
 pub type Reread = Arc<dyn Fn() -> Result<Loaded, Faults> + Send + Sync>;
@@ -53,6 +63,8 @@ pub struct Reloader {
     site: Arc<dyn Site>,
     metrics: ReloadMetrics,
     running: Mutex<Running>,
+    readings: Arc<Semaphore>,
+    read_within: Duration,
 }
 
 /// What the gate runs on: the file as it was read, without the edits that wait for a restart.
@@ -98,7 +110,14 @@ impl Reloader {
         metrics: &Metrics,
     ) -> prometheus::Result<Reloader> {
         let running = Running { config, picture };
-        Ok(Reloader { reread, site, metrics: ReloadMetrics::register(metrics)?, running: Mutex::new(running) })
+        Ok(Reloader {
+            reread,
+            site,
+            metrics: ReloadMetrics::register(metrics)?,
+            running: Mutex::new(running),
+            readings: Arc::new(Semaphore::new(MAX_READINGS)),
+            read_within: READ_WITHIN,
+        })
     }
 
     /// Reloads, or with `dry_run` says what would happen. Leaves its log lines and metrics.
@@ -149,14 +168,23 @@ impl Reloader {
     /// Files are read on a thread where that may take its time.
     async fn read(&self) -> Result<Reading, Refused> {
         let reread = Arc::clone(&self.reread);
+        let place = Arc::clone(&self.readings).try_acquire_owned();
+        let place = place.map_err(|_| Refused::Failed("earlier readings of the file hang; see its disks".into()))?;
         let read = move || {
+            let _place = place;
             let loaded = reread().map_err(Refused::Faults)?;
             let failed = |error: anyhow::Error| Refused::Failed(format!("{error:#}"));
             let (pages, picture) = look(&loaded).map_err(failed)?;
             Ok(Reading { loaded, pages, picture })
         };
-        let broke_off = |_| Err(Refused::Failed("reading the file broke off; see the log".into()));
-        tokio::task::spawn_blocking(read).await.unwrap_or_else(broke_off)
+        match tokio::time::timeout(self.read_within, tokio::task::spawn_blocking(read)).await {
+            Ok(Ok(reading)) => reading,
+            Ok(Err(_)) => Err(Refused::Failed("reading the file broke off; see the log".into())),
+            Err(_) => Err(Refused::Failed(format!(
+                "the file, or a secret or page that it points at, could not be read within {:?}",
+                self.read_within
+            ))),
+        }
     }
 
     async fn judge(&self, edit: &Edit, old: &Config, new: &Config) -> Verdict {
@@ -177,10 +205,23 @@ impl Reloader {
             },
             None => match effect_of(&pattern(&edit.key)) {
                 Effect::Live => None,
+                Effect::BetweenSales => self.objection_of_any_sale(old, new).await,
                 Effect::OrderService => return Verdict::OrderService,
                 Effect::Preheated | Effect::Restart => return Verdict::NeedsRestart,
             },
         };
         objection.map_or(Verdict::Applied, Verdict::Refused)
+    }
+
+    /// Those that join count too: another gate may have preheated them.
+    async fn objection_of_any_sale(&self, old: &Config, new: &Config) -> Option<String> {
+        let joining = new.activities.iter().filter(|(id, _)| !old.activities.contains_key(*id));
+        for (id, activity) in old.activities.iter().chain(joining) {
+            let objection = objection_to_other_users(id, activity, &self.site.standing(id).await);
+            if objection.is_some() {
+                return objection;
+            }
+        }
+        None
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::Context;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use tokio::task::JoinHandle;
@@ -22,7 +23,7 @@ use crate::gate::delivery::pacer::Pacer;
 use crate::gate::delivery::relay;
 use crate::gate::edge::Edge;
 use crate::gate::reload::danger::Standing;
-use crate::gate::reload::{Pages, Site};
+use crate::gate::reload::{Pages, READ_WITHIN, Site};
 use crate::platform::shutdown::{Shutdown, Stage};
 
 /// Activities on this gate that run now.
@@ -176,7 +177,8 @@ impl Site for Live {
         let address = self.admin_address;
         let of_file = Arc::clone(&loaded);
         let read = move || anyhow::Ok((parts::fallible(&of_file)?, parts::admin_auth(&of_file, address)?));
-        let (fallible, auth) = tokio::task::spawn_blocking(read).await??;
+        let read = tokio::time::timeout(READ_WITHIN, tokio::task::spawn_blocking(read));
+        let (fallible, auth) = read.await.context("a secret could not be read in time")???;
         if dry_run {
             return Ok(());
         }

@@ -14,6 +14,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use futures::{Stream, StreamExt};
 use tokio::net::TcpListener;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -28,6 +29,7 @@ use crate::gate::delivery::courier::Courier;
 use crate::gate::delivery::outbox::Outbox;
 use crate::gate::delivery::pacer::Pacer;
 use crate::gate::edge::Edge;
+use crate::gate::limits::LIMITERS;
 use crate::gate::metrics;
 use crate::gate::reload::{self, Reloader, Reread};
 use crate::gate::view::RETURNING_DELAY;
@@ -40,7 +42,7 @@ use crate::platform::listen::listen;
 use crate::platform::metrics::{self as platform_metrics, Metrics};
 use crate::platform::shutdown::{self, Shutdown, Stage};
 
-/// How often limiter keys that are as good as new are dropped.
+/// How often limiter keys that are as good as new are dropped: one limiter after the other within this time.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
 /// From the closing of the listeners, how long requests and deliveries under way may take to end. What is left of deliveries
@@ -245,11 +247,17 @@ async fn finish(courier: Courier, changes: &TaskTracker, until: Instant) {
 }
 
 async fn housekeeping(edge: Arc<Edge<Activity, Courier>>, ended: CancellationToken) {
-    let mut ticks = tokio::time::interval(HOUSEKEEPING);
-    loop {
+    let mut ticks = tokio::time::interval(HOUSEKEEPING / LIMITERS as u32);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for turn in 0.. {
         tokio::select! {
             () = ended.cancelled() => return,
-            _ = ticks.tick() => edge.housekeeping(),
+            _ = ticks.tick() => {}
+        }
+        let edge = Arc::clone(&edge);
+        // The next turn waits for this one, so one thread is busy with it at most.
+        if tokio::task::spawn_blocking(move || edge.housekeeping(turn)).await.is_err() {
+            tracing::error!(turn, "dropping limiter keys broke off");
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Moment {
     pub token: Timing,
     /// Whether the token was issued to the caller's device.
     pub own_device: bool,
+    /// Whether what the token is for was on offer when it was issued.
+    pub on_offer: bool,
     /// Whether the SKU is stopped.
     pub sku_stopped: bool,
 }
@@ -53,6 +55,8 @@ pub fn leave(moment: Moment) -> Result<Leave, Refusal> {
         (_, Timing::NotYet) => Some(Code::NotStarted),
         (Phase::Ended, _) => Some(Code::Ended),
         (Phase::Paused, _) => Some(Code::Paused),
+        // Before the token's end, since a fresh one would be of no more use.
+        _ if !moment.on_offer => Some(Code::BadRequest),
         (_, Timing::Expired) => Some(Code::TokenExpired),
         _ if moment.sku_stopped => Some(Code::Paused),
         _ => None,
@@ -95,12 +99,16 @@ mod tests {
         for ((store, at_most), phase, token, sku_stopped, expected) in rows {
             let exactly = Now::exactly(crate::platform::clock::monotonic(), StoreMs(store));
             let now = Now { store_at_most: StoreMs(at_most), ..exactly };
-            let moment = Moment { now, starts_at: StoreMs(100), phase, token, own_device: true, sku_stopped };
+            let (starts_at, own_device, on_offer) = (StoreMs(100), true, true);
+            let moment = Moment { now, starts_at, phase, token, own_device, on_offer, sku_stopped };
             assert_eq!(leave(moment).map_err(|refusal| refusal.code), expected, "{moment:?}");
             // Another device's token never wins, whatever the time; after the start a win is looked up.
             let other = Moment { own_device: false, ..moment };
             let expected = if at_most < 100 { Err(TokenInvalid) } else { Ok(LookUpOnly(TokenInvalid)) };
             assert_eq!(leave(other).map_err(|refusal| refusal.code), expected, "{other:?}");
+            // What was not on offer is never won.
+            let beyond = leave(Moment { on_offer: false, ..moment });
+            assert_ne!(beyond.map_err(|refusal| refusal.code), Ok(MayWin), "{moment:?}");
         }
     }
 

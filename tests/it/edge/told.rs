@@ -81,3 +81,28 @@ async fn a_copy_that_seems_too_early_is_looked_up_unless_it_surely_is() {
     assert_eq!((early.status, early.code()), (409, "NOT_STARTED".into()));
     assert!(early.json()["retry_after_ms"].as_u64().unwrap() > 10_000, "{:?}", early.json());
 }
+
+#[tokio::test]
+async fn who_won_more_than_is_offered_now_hears_of_it_and_nobody_else_wins_so_much() {
+    let world = start().await;
+    let mut client = world.connect().await;
+    // Two of the phone are on offer, and no tablet; when the key won there was more.
+    let beyond = [(r#"{"sku":"phone","qty":3}"#, "BAD_REQUEST"), (r#"{"sku":"tablet"}"#, "NO_SUCH_SKU")];
+    for (body, code) in beyond {
+        assert_eq!(client.send(&world.token_request("other", body)).await.code(), code);
+    }
+    world.port.may_be_winner("k");
+    for (body, _) in beyond {
+        let reply = client.send(&world.token_request("k", body)).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let token = reply.json()["token"].as_str().unwrap().to_owned();
+        world.port.answers(super::world::known(WinState::Accepted, Some(booked()), world.now()));
+        let told = client.send(&world.attempt("k", &token, "{}")).await;
+        assert_eq!((told.status, told.header("seckill-outcome")), (201, Some("WON")), "{body}");
+        // Whoever happens to use a winner's key has the token, but it wins nothing.
+        assert!(!world.port.last_attempt().may_win, "{body}");
+        world.port.answers(Admitted::Judged(Verdict::NotKnown, world.now()));
+        let told = client.send(&world.attempt("k", &token, "{}")).await;
+        assert_eq!((told.status, told.code()), (400, "BAD_REQUEST".into()), "{body}");
+    }
+}

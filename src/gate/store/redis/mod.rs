@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use dashmap::DashMap;
 use redis::{Cmd, Value};
 
 use self::reply::Malformed;
@@ -34,6 +35,9 @@ const MOST_SCANS: usize = 1_000;
 pub struct RedisStore {
     client: Arc<RedisClient>,
     scripts: Scripts,
+    /// Each activity's keys, made once: every attempt at low load is a call of its own. There are as many as activities
+    /// in the file.
+    keys: DashMap<ActivityId, Arc<Keys>>,
     /// The run that answered the last poll.
     last_run: Mutex<Option<RunId>>,
 }
@@ -57,12 +61,19 @@ impl RedisStore {
     }
 
     fn of(client: RedisClient, scripts: Scripts) -> RedisStore {
-        RedisStore { client: Arc::new(client), scripts, last_run: Mutex::default() }
+        RedisStore { client: Arc::new(client), scripts, keys: DashMap::new(), last_run: Mutex::default() }
     }
 
     /// The connection, to look at the server with.
     pub fn client(&self) -> Arc<RedisClient> {
         Arc::clone(&self.client)
+    }
+
+    fn keys_of(&self, activity: &ActivityId) -> Arc<Keys> {
+        if let Some(keys) = self.keys.get(activity) {
+            return Arc::clone(&keys);
+        }
+        Arc::clone(&self.keys.entry(activity.clone()).or_insert_with(|| Arc::new(Keys::of(activity))))
     }
 
     /// Runs a script; sends its source when the server does not know it. NOSCRIPT is the only error after which a call
@@ -84,14 +95,16 @@ impl RedisStore {
         arguments: impl Fn(&mut Cmd),
         probe_within: Option<Duration>,
     ) -> Result<(Value, AnsweredOn), StoreError> {
-        let keys = Keys::of(activity);
+        let keys = self.keys_of(activity);
         let mut command = script.by_sha(&keys);
         arguments(&mut command);
-        match self.client.ask(&command, probe_within).await {
+        // Both together are one call to whoever waits for it, so they share its deadline.
+        let (until, probe) = (self.client.until(probe_within), probe_within.is_some());
+        match self.client.ask_until(&command, until, probe).await {
             Err(CallError::NoScript) => {
                 let mut command = script.by_source(&keys);
                 arguments(&mut command);
-                self.client.ask(&command, probe_within).await.map_err(failed)
+                self.client.ask_until(&command, until, probe).await.map_err(failed)
             }
             other => other.map_err(failed),
         }
@@ -340,7 +353,7 @@ impl AdmissionStore for RedisStore {
     }
 
     async fn wins_of(&self, activity: &ActivityId, user: &UserId) -> Guarded<Vec<FoundWin>> {
-        let keys = Keys::of(activity);
+        let keys = self.keys_of(activity);
         let mut command = redis::cmd("HGET");
         command.arg(keys.buyers()).arg(user.as_str());
         let value = self.client.call(&command).await.map_err(failed)?;
@@ -394,4 +407,64 @@ fn ids_of_buyer(activity: &ActivityId, user: &UserId, bought: &Bytes) -> Result<
         .skip(1)
         .map(|key| Ok(RequestId::derive(activity, user, &reply::parsed::<IdempotencyKey>(key)?)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::platform::clock::monotonic;
+
+    fn store(port: u16, deadline: Duration) -> RedisStore {
+        let url = format!("redis://127.0.0.1:{port}/");
+        RedisStore::new(&RedisSettings { url, username: None, password: None, deadline }).unwrap()
+    }
+
+    #[test]
+    fn the_keys_of_an_activity_are_made_once() {
+        let store = store(9, Duration::from_secs(1));
+        let [one, other]: [ActivityId; 2] = ["one", "other"].map(|name| name.parse().unwrap());
+        assert!(Arc::ptr_eq(&store.keys_of(&one), &store.keys_of(&one)));
+        assert_eq!(store.keys_of(&other).buyers(), Keys::of(&other).buyers());
+    }
+
+    /// A server without a single script, that takes this long to say so, and says nothing to any `EVAL`.
+    async fn forgetful(mut client: TcpStream, delay: Duration) {
+        let mut buffer = [0; 64 << 10];
+        while let Ok(length @ 1..) = client.read(&mut buffer).await {
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            // Greetings may come several at a time; each begins with its name as the first bulk string of an array.
+            for command in text.split("\r\n*") {
+                let reply = match command.split("\r\n").nth(2) {
+                    Some("EVALSHA") => {
+                        tokio::time::sleep(delay).await;
+                        "-NOSCRIPT No matching script.\r\n"
+                    }
+                    Some("EVAL") => return std::future::pending().await,
+                    _ => "+OK\r\n",
+                };
+                client.write_all(reply.as_bytes()).await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_script_that_is_sent_again_gets_no_second_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (deadline, delay) = (Duration::from_millis(1_000), Duration::from_millis(700));
+        let store = store(listener.local_addr().unwrap().port(), deadline);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(forgetful(client, delay));
+            }
+        });
+        let began = monotonic();
+        let answer = store.snapshot(&"sale".parse().unwrap()).await;
+        let took = monotonic() - began;
+        assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+        assert!(took >= deadline, "it did not wait for the second answer: {took:?}");
+        assert!(took < deadline + delay / 2, "the second command had a deadline of its own: {took:?}");
+    }
 }
