@@ -4,11 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+
+use seckill_gate::config::{Faults, yaml};
+use serde_json::Value;
 
 const DOCS: &str = "docs/operations.md";
+const ALERTS: &str = "conf/alerts.yaml";
 
 /// Words that begin as metrics do and are none: cookies, and the crate.
 const NO_METRICS: [&str; 3] = ["seckill_device", "seckill_gate", "seckill_pass"];
+
+/// Labels that Prometheus itself gives.
+const OF_PROMETHEUS: [&str; 1] = ["instance"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -84,4 +92,85 @@ fn the_docs_name_every_metric_with_its_labels_and_no_other() {
             assert!(known, "{file} speaks of {word}, which nobody shows");
         }
     }
+}
+
+/// A metric in an expression, with the values that are asked of its labels.
+type Selector<'a> = (&'a str, Vec<(&'a str, Vec<&'a str>)>);
+
+fn selectors(expression: &str) -> Vec<Selector<'_>> {
+    words(expression)
+        .map(|(name, rest)| {
+            let inside = rest.strip_prefix('{').map_or("", |rest| rest.split_once('}').unwrap().0);
+            let matchers = inside.split(',').filter(|matcher| !matcher.is_empty()).map(|matcher| {
+                let (label, rest) = matcher.trim().split_once(['=', '!']).unwrap();
+                let value = rest.split('"').nth(1).unwrap_or_else(|| panic!("{matcher} in {expression}"));
+                (label, value.split('|').collect())
+            });
+            (name, matchers.collect())
+        })
+        .collect()
+}
+
+fn rules() -> Vec<Value> {
+    let alerts = yaml::parse(&text(ALERTS), &mut Faults::default()).unwrap().to_json();
+    let groups = alerts["groups"].as_array().unwrap();
+    groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+}
+
+#[test]
+fn the_alert_rules_ask_for_what_is_shown_and_cover_every_alarm_of_the_docs() {
+    let (registered, documented) = (registered(), documented());
+    let codes = text("src/domain/refusal.rs");
+    let mut used = BTreeSet::new();
+    for rule in rules() {
+        let (alert, expression) = (&rule["alert"], rule["expr"].as_str().unwrap());
+        let mut labels: BTreeSet<&str> = OF_PROMETHEUS.into();
+        let selectors = selectors(expression);
+        assert!(!selectors.is_empty(), "{alert}");
+        for (name, matchers) in selectors {
+            let file = registered.get(name).unwrap_or_else(|| panic!("{alert}: nobody shows {name}"));
+            used.insert(name.to_owned());
+            let own = documented.get(name).unwrap_or_else(|| panic!("{alert}: {DOCS} does not name {name}"));
+            labels.extend(own.iter().map(String::as_str));
+            for (label, values) in matchers {
+                assert!(own.contains(label), "{alert}: {name} has no label `{label}`");
+                for value in values {
+                    let literal = format!("\"{value}\"");
+                    assert!(
+                        file.contains(&literal) || codes.contains(&literal),
+                        "{alert}: {name} is never {label}={value}"
+                    );
+                }
+            }
+        }
+        assert!(matches!(rule["labels"]["severity"].as_str(), Some("page" | "warn")), "{alert}");
+        for told in rule["annotations"].as_object().unwrap().values() {
+            for label in told.as_str().unwrap().split("$labels.").skip(1) {
+                let label = label.split(|c| !is_word(c)).next().unwrap();
+                assert!(labels.contains(label), "{alert} tells of `{label}`, which its series do not have");
+            }
+        }
+    }
+    let docs = text(DOCS);
+    let alarms =
+        docs.split("\n## What to alarm on\n").nth(1).expect("a section on alarms").split("\n## ").next().unwrap();
+    for (name, _) in words(alarms) {
+        assert!(used.contains(name), "{DOCS} would have {name} raise an alarm, and no rule does");
+    }
+}
+
+#[test]
+fn promtool_takes_the_alert_rules_and_they_ring_when_they_should() {
+    for arguments in [["check", "rules", ALERTS], ["test", "rules", "tests/it/fixtures/alerts_test.yaml"]] {
+        let output = Command::new("promtool").args(arguments).current_dir(root()).output();
+        let output = output.expect("promtool is missing; `make test` installs it");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn selectors_are_read_with_their_labels() {
+    let read = selectors(r#"rate(seckill_a{x="1", y=~"2|3"}[1m]) > 0 and seckill_b > my_seckill_c"#);
+    assert_eq!(read, [("seckill_a", vec![("x", vec!["1"]), ("y", vec!["2", "3"])]), ("seckill_b", vec![])]);
 }
