@@ -284,3 +284,46 @@ async fn an_activity_that_was_never_preheated_is_edited_and_goes_freely() {
     let gone = deployment.json(0, "/seckill/sketch/state", "ann").await;
     assert_eq!(gone["code"], "NO_SUCH_ACTIVITY");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_reload_leaves_an_audit_line_that_says_who_asked_and_a_dry_run_is_no_error() {
+    let mut deployment = Deployment::start(1, 5).await;
+    replace(&deployment, "logs: { filter: warn }", "logs: { filter: info, format: json }");
+    let log = with_log(&mut deployment);
+    deployment.until_metric(0, r#"seckill_config_reloads_total{result="ok"} 0"#).await;
+    let lines = || -> Vec<Value> {
+        fs::read_to_string(&log).unwrap().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    let audited = || -> Vec<(String, bool, String)> {
+        let word = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
+        let of_reloads = |line: &&Value| line["target"] == "audit" && line["action"] == "reload";
+        let shown = |line: &Value| (word(line, "peer"), line["dry_run"] == true, word(line, "outcome"));
+        lines().iter().filter(of_reloads).map(shown).collect()
+    };
+    let errors = || lines().iter().filter(|line| line["level"] == "ERROR").count();
+
+    hang_up(&deployment);
+    deployment.until_metric(0, r#"seckill_config_reloads_total{result="ok"} 1"#).await;
+    for _ in 0..100 {
+        if !audited().is_empty() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(audited(), [("SIGHUP".to_owned(), false, "unchanged".to_owned())]);
+
+    // The command reads the file, too: what it must still understand stays whole.
+    replace(&deployment, &format!("{SKU}: {{ stock: 5 }}"), &format!("{SKU}: {{ stock: 8 }}"));
+    let (code, _, said) = reload(&deployment, &["--dry-run"]);
+    assert!(code == 1 && said.contains("EDIT_REFUSED"), "{code} {said}");
+    assert_eq!(errors(), 0, "a dry run is logged as an error: {:#?}", lines());
+    let asked = lines().iter().filter(|line| line["code"] == "EDIT_REFUSED" && line["dry_run"] == true).count();
+    assert_eq!(asked, 1, "{:#?}", lines());
+    assert_eq!(reload(&deployment, &[]).0, 1);
+    assert_eq!(errors(), 2, "{:#?}", lines());
+    let audited = audited();
+    assert_eq!(audited.len(), 3, "{audited:?}");
+    for ((peer, dry_run, outcome), dry) in audited[1..].iter().zip([true, false]) {
+        assert!(peer.starts_with("127.0.0.1:") && *dry_run == dry && outcome == "EDIT_REFUSED", "{audited:?}");
+    }
+}

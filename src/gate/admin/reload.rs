@@ -9,8 +9,8 @@ use http::StatusCode;
 
 use super::body::{Asked, Plain};
 use super::problem::Problem;
-use crate::gate::reload::{Refused, Reloader};
-use crate::platform::http_server::{Peer, problem_with};
+use crate::gate::reload::{Asker, Refused, Reloader};
+use crate::platform::http_server::problem_with;
 
 /// 200 with the outcome and every edit; 409 if an edit may not be made this way, 422 if the file has faults, 503 if the gate
 /// could not do it. Refused, nothing has changed.
@@ -18,13 +18,7 @@ pub async fn reload(State(reloader): State<Option<Arc<Reloader>>>, asked: Asked<
     let Some(reloader) = reloader else {
         return Problem::not_found("NO_FILE", "this gate was started without a file to read again").into_response();
     };
-    let dry_run = asked.body.dry_run;
-    // A task of its own: a client that gives up must not end a reload half-way.
-    let task = tokio::spawn(async move { reloader.reload(dry_run).await });
-    let outcome = task.await.unwrap_or_else(|_| Err(Refused::Failed("the reload broke off; see the log".into())));
-    let named = outcome.as_ref().map_or_else(|refused| refused.code(), |reloaded| reloaded.outcome());
-    let peer = asked.peer.map(|Peer(address)| address.to_string()).unwrap_or_default();
-    tracing::info!(target: "audit", action = "reload", peer, dry_run, outcome = named, "operator change");
+    let outcome = reloader.reload(asked.body.dry_run, Asker::Admin(asked.peer)).await;
     match outcome {
         Ok(reloaded) => Json(reloaded.to_json()).into_response(),
         Err(refused) => {

@@ -10,10 +10,13 @@ mod metrics;
 mod report;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use anyhow::Context;
 use async_trait::async_trait;
+use futures::FutureExt;
 use tokio::sync::Mutex;
 
 use self::danger::{Standing, objection, objection_to_removal};
@@ -25,6 +28,7 @@ use crate::config::load::recheck;
 use crate::config::{Config, Faults, Loaded};
 use crate::domain::ActivityId;
 use crate::gate::pages::Page;
+use crate::platform::http_server::Peer;
 use crate::platform::metrics::Metrics;
 
 /// Reads the file again, as it was read at the start: the same path, the same flags in place of its keys.
@@ -45,6 +49,25 @@ pub trait Site: Send + Sync + 'static {
     /// # Errors
     /// If a part cannot be made. Then nothing has changed.
     async fn apply(&self, loaded: Arc<Loaded>, pages: Pages, dry_run: bool) -> anyhow::Result<()>;
+}
+
+/// Who asked for a reload.
+#[derive(Debug, Clone, Copy)]
+pub enum Asker {
+    /// Somebody at the admin listener.
+    Admin(Option<Peer>),
+    /// Whoever may send this process a signal.
+    Sighup,
+}
+
+impl fmt::Display for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Asker::Admin(Some(Peer(address))) => address.fmt(f),
+            Asker::Admin(None) => Ok(()),
+            Asker::Sighup => f.write_str("SIGHUP"),
+        }
+    }
 }
 
 /// Runs reloads, one at a time.
@@ -97,17 +120,34 @@ impl Reloader {
         site: Arc<dyn Site>,
         metrics: &Metrics,
     ) -> prometheus::Result<Reloader> {
-        let running = Running { config, picture };
-        Ok(Reloader { reread, site, metrics: ReloadMetrics::register(metrics)?, running: Mutex::new(running) })
+        let metrics = ReloadMetrics::register(metrics)?;
+        let running = Mutex::new(Running { config, picture });
+        Ok(Reloader { reread, site, metrics, running })
     }
 
-    /// Reloads, or with `dry_run` says what would happen. Leaves its log lines and metrics.
-    pub async fn reload(&self, dry_run: bool) -> Result<Reloaded, Refused> {
+    /// Reloads, or with `dry_run` says what would happen. Leaves its log lines, its metrics and, whoever asked, the line of
+    /// an operator's change.
+    pub async fn reload(self: &Arc<Self>, dry_run: bool, asker: Asker) -> Result<Reloaded, Refused> {
+        let reloader = Arc::clone(self);
+        let broke_off = || Err(Refused::Failed("the reload broke off; see the log".into()));
+        // A task of its own: a client that gives up must end neither the reload half-way nor its audit line.
+        let task = tokio::spawn(async move {
+            let running = AssertUnwindSafe(reloader.run(dry_run)).catch_unwind();
+            let outcome = running.await.unwrap_or_else(|_| broke_off());
+            let named = outcome.as_ref().map_or_else(Refused::code, Reloaded::outcome);
+            let peer = asker.to_string();
+            tracing::info!(target: "audit", action = "reload", peer, dry_run, outcome = named, "operator change");
+            outcome
+        });
+        task.await.unwrap_or_else(|_| broke_off())
+    }
+
+    async fn run(&self, dry_run: bool) -> Result<Reloaded, Refused> {
         let mut running = self.running.lock().await;
         let outcome = self.attempt(&mut running, dry_run).await;
         match &outcome {
             Ok(reloaded) => reloaded.log(),
-            Err(refused) => refused.log(),
+            Err(refused) => refused.log(dry_run),
         }
         if !dry_run {
             self.metrics.note(&outcome);
