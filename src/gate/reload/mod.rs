@@ -12,6 +12,7 @@ mod report;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -26,7 +27,7 @@ pub use self::report::{Change, Refused, Reloaded, Verdict};
 use crate::config::compare::{Edit, Picture, pattern};
 use crate::config::load::recheck;
 use crate::config::{Config, Faults, Loaded};
-use crate::domain::ActivityId;
+use crate::domain::{ActivityId, GateId};
 use crate::gate::pages::Page;
 use crate::platform::http_server::Peer;
 use crate::platform::metrics::Metrics;
@@ -72,6 +73,10 @@ impl fmt::Display for Asker {
 
 /// Runs reloads, one at a time.
 pub struct Reloader {
+    /// The gate's name, which no reload changes.
+    pub gate: GateId,
+    /// The file that is read again, from the root: the operator may have edited another one.
+    pub file: PathBuf,
     reread: Reread,
     site: Arc<dyn Site>,
     metrics: ReloadMetrics,
@@ -109,20 +114,23 @@ pub fn look(loaded: &Loaded) -> anyhow::Result<(Pages, Picture)> {
 }
 
 impl Reloader {
-    /// A reloader of a gate that runs on this configuration, whose picture is this.
+    /// A reloader of a gate that runs on this configuration, read from `file`, whose picture is this.
     ///
     /// # Errors
     /// If the metrics' names are taken.
     pub fn new(
+        file: &Path,
         config: Config,
         picture: Picture,
         reread: Reread,
         site: Arc<dyn Site>,
         metrics: &Metrics,
     ) -> prometheus::Result<Reloader> {
+        let gate = config.gate.id.clone();
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         let metrics = ReloadMetrics::register(metrics)?;
         let running = Mutex::new(Running { config, picture });
-        Ok(Reloader { reread, site, metrics, running })
+        Ok(Reloader { gate, file, reread, site, metrics, running })
     }
 
     /// Reloads, or with `dry_run` says what would happen. Leaves its log lines, its metrics and, whoever asked, the line of

@@ -165,7 +165,7 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reload
         admin_address,
         shutdown: shutdown.clone(),
     };
-    let reloader = Reloader::new(config.clone(), picture, reloads.reread, Arc::new(live), &registry)?;
+    let reloader = Reloader::new(&loaded.path, config.clone(), picture, reloads.reread, Arc::new(live), &registry)?;
     let reloader = Arc::new(reloader);
     tasks.spawn(reload_when_asked(Arc::clone(&reloader), reloads.asked, ended.clone()));
     let admin_router = admin::router(AdminState::new(Arc::clone(&admin_world), Some(reloader)), auth);
