@@ -81,6 +81,11 @@ impl AdminArgs {
     /// A client for the gate that is meant.
     pub fn client(&self) -> Result<AdminClient, Failure> {
         let listeners = self.listeners()?;
+        let file = self.config.as_deref().map(|file| file.display().to_string());
+        let from_file = FromFile {
+            address: file.clone().filter(|_| self.admin.is_none()),
+            token: file.filter(|_| self.token.is_none()),
+        };
         let base = match (&self.admin, &listeners) {
             (Some(url), _) => url.clone(),
             (None, Some(listeners)) => listeners.admin.parse().context("the admin address").map_err(usage)?,
@@ -95,8 +100,15 @@ impl AdminArgs {
                 return Err(usage(anyhow!("the token is missing: set SECKILL_ADMIN_TOKEN, or use -c FILE")));
             }
         };
-        AdminClient::new(base, token)
+        Ok(AdminClient { from_file, ..AdminClient::new(base, token)? })
     }
+}
+
+/// Which configuration file told address and token, if one did. The gate may not have read it since.
+#[derive(Debug, Default)]
+struct FromFile {
+    address: Option<String>,
+    token: Option<String>,
 }
 
 impl OrdersArgs {
@@ -123,6 +135,7 @@ pub struct AdminClient {
     http: Client,
     base: Url,
     token: String,
+    from_file: FromFile,
 }
 
 impl AdminClient {
@@ -135,7 +148,7 @@ impl AdminClient {
             .timeout(DEADLINE)
             .build()
             .context("cannot set up HTTP")?;
-        Ok(AdminClient { http, base, token })
+        Ok(AdminClient { http, base, token, from_file: FromFile::default() })
     }
 
     /// Reads `/admin/…`.
@@ -152,7 +165,7 @@ impl AdminClient {
         match self.exchange(self.http.request(Method::GET, self.url(path)?)).await? {
             (status, body) if status.is_success() => Ok(Some(body)),
             (StatusCode::NOT_FOUND, body) if body["code"] == "UNKNOWN_WIN" => Ok(None),
-            (status, body) => Err(refused(status, &body)),
+            (status, body) => Err(self.refused(status, &body)),
         }
     }
 
@@ -178,7 +191,7 @@ impl AdminClient {
 
     async fn send(&self, request: RequestBuilder) -> Result<Value, Failure> {
         let (status, body) = self.exchange(request).await?;
-        if status.is_success() { Ok(body) } else { Err(refused(status, &body)) }
+        if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }
     }
 
     async fn exchange(&self, request: RequestBuilder) -> Result<(StatusCode, Value), Failure> {
@@ -186,24 +199,69 @@ impl AdminClient {
             let unreachable = error.is_connect();
             let error = anyhow::Error::new(error.without_url());
             let error = match unreachable {
-                true => error.context(format!("nothing answers at {}; does the gate run?", self.base)),
+                true => error.context(format!(
+                    "nothing answers at {}; does the gate run?{}",
+                    self.base,
+                    self.address_hint()
+                )),
                 false => error.context(format!("no answer from {}; whether it had its effect is not known", self.base)),
             };
             Failure::from(error)
         })?;
         let status = response.status();
         let body = response.text().await.map_err(|error| anyhow!("half an answer from {}: {error}", self.base))?;
-        Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
+        match serde_json::from_str::<Value>(&body) {
+            Ok(body) if status.is_success() || body["code"].is_string() => Ok((status, body)),
+            _ => {
+                let (base, hint) = (&self.base, self.is_it());
+                Err(anyhow!("{base} answers {status}, and not in the words of an admin listener{hint}").into())
+            }
+        }
+    }
+
+    /// The words of a refusal, and what may be behind it on this side.
+    pub fn refused(&self, status: StatusCode, body: &Value) -> Failure {
+        let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (code, mut detail) = (text("code"), text("detail"));
+        match (code.as_str(), &self.from_file.token) {
+            ("UNAUTHENTICATED", Some(file)) => {
+                detail += &format!(
+                    ". It is `gate.admin_token` of {file}: if that was changed, the gate does not know it yet. Send the gate \
+                     SIGHUP, or run `reload` with SECKILL_ADMIN_TOKEN set to the former one"
+                );
+            }
+            // What other listeners say of `/admin/…`: the public one asks the shop, the order service knows no such route.
+            ("NOT_FOUND" | "UPSTREAM_UNAVAILABLE", _) => {
+                detail += &format!(", says {}{}", self.base, self.is_it());
+            }
+            _ => {}
+        }
+        Failure::from(anyhow::Error::new(Refusal { status, code, detail }))
+    }
+
+    fn is_it(&self) -> String {
+        format!("; is it the admin listener of a gate? That has port 8081 by default.{}", self.address_hint())
+    }
+
+    /// Where the address came from, if that may be the fault.
+    fn address_hint(&self) -> String {
+        let hint = |file: &String| {
+            format!(
+                " The address is `gate.admin` in {file}: if it was changed there, the gate listens at the former one until it \
+                 is restarted; name that with --admin"
+            )
+        };
+        self.from_file.address.as_ref().map(hint).unwrap_or_default()
     }
 }
 
-/// The words of a refusal.
-pub fn refused(status: StatusCode, body: &Value) -> Failure {
-    let text = |name: &str| body.get(name).and_then(Value::as_str);
-    let error = match (text("code"), text("detail")) {
-        (Some(code), Some(detail)) => anyhow!("{code}: {detail}"),
-        (Some(code), None) => anyhow!("{code}"),
-        _ => anyhow!("{status}, and not in the words of an admin listener"),
-    };
-    Failure::from(error)
+/// What an admin listener said instead of doing what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{code}: {detail}")]
+pub struct Refusal {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// The code of the refusal.
+    pub code: String,
+    detail: String,
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, Failure, refused};
+use super::admin_client::{AdminArgs, Failure};
 use super::status::{items, number, text};
 use super::{exit, print};
 
@@ -31,7 +31,8 @@ pub struct Reload {
 impl Reload {
     /// Runs it.
     pub async fn run(self) -> Result<u8, Failure> {
-        let (status, told) = self.gate.client()?.ask(&["reload"], &json!({ "dry_run": self.dry_run })).await?;
+        let client = self.gate.client()?;
+        let (status, told) = client.ask(&["reload"], &json!({ "dry_run": self.dry_run })).await?;
         let code = match status {
             _ if status.is_success() => exit::DONE,
             StatusCode::UNPROCESSABLE_ENTITY => exit::USAGE,
@@ -56,7 +57,7 @@ impl Reload {
         for change in items(&told, "changes").iter().filter(|change| text(change, "effect") == "refused") {
             eprintln!("{}: {}", edit(change), text(change, "instead"));
         }
-        Err(Failure { code, ..refused(status, &told) })
+        Err(Failure { code, ..client.refused(status, &told) })
     }
 }
 

@@ -460,7 +460,7 @@ async fn commands_find_the_gate_and_its_token_through_the_configuration() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-const CONFIGURATION: &str = "
+pub const CONFIGURATION: &str = "
 gate:
   id: gate-1
   listen: 127.0.0.1:18080

@@ -5,6 +5,7 @@ mod admin;
 mod admin_dead_letters;
 mod admin_rig;
 mod admission;
+mod commands;
 mod config;
 mod dead_letters;
 mod delivery;
