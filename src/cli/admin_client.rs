@@ -111,10 +111,22 @@ struct FromFile {
     token: Option<String>,
 }
 
+/// What [`OrdersArgs`] lead to.
+pub enum Ledger {
+    /// A client of our order service.
+    Ours(Box<LedgerClient>),
+    /// The order service is the shop's own, and has no API of ours.
+    ShopsOwn,
+    /// Nothing says where it is.
+    NotNamed,
+}
+
 impl OrdersArgs {
-    /// A client for our order service; `None` if the order service is the shop's own, or none is named.
-    pub fn ledger(&self, gate: &AdminArgs) -> Result<Option<LedgerClient>, Failure> {
-        let configured = gate.listeners()?.and_then(|listeners| listeners.orders);
+    /// The order service that is meant.
+    pub fn ledger(&self, gate: &AdminArgs) -> Result<Ledger, Failure> {
+        let listeners = gate.listeners()?;
+        let is_file = listeners.is_some();
+        let configured = listeners.and_then(|listeners| listeners.orders);
         let (url, token) = match (&self.orders, &self.orders_token, configured) {
             (Some(url), Some(token), _) => (url.clone(), token.clone()),
             (Some(url), None, Some((_, token))) => (url.clone(), token.map_err(usage)?),
@@ -123,10 +135,11 @@ impl OrdersArgs {
                 (url, given.clone().map_or(token, Ok).map_err(usage)?)
             }
             (Some(_), None, None) => return Err(usage(anyhow!("--orders needs SECKILL_ORDERS_TOKEN"))),
-            (None, _, None) => return Ok(None),
+            (None, _, None) if is_file => return Ok(Ledger::ShopsOwn),
+            (None, _, None) => return Ok(Ledger::NotNamed),
         };
         let client = LedgerClient::new(&url, token, DEADLINE).map_err(anyhow::Error::from)?;
-        Ok(Some(client))
+        Ok(Ledger::Ours(Box::new(client)))
     }
 }
 

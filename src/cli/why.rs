@@ -6,7 +6,7 @@ use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, AdminClient, Failure, OrdersArgs, usage};
+use super::admin_client::{AdminArgs, AdminClient, Failure, Ledger, OrdersArgs, Refusal, usage};
 use super::status::{items, number, text};
 use super::{exit, print};
 use crate::domain::{ActivityId, IdempotencyKey, RequestId, UserId};
@@ -42,14 +42,18 @@ struct Found {
     activity: Option<String>,
     /// The gate's reply; `null` if no store of its activities knows the id.
     win: Value,
+    /// What went wrong instead, so that a win may be there all the same.
+    store_not_answered: Option<String>,
     /// The order service's reply; `null` if it knows no order.
     order: Value,
     /// Why the ledger was not asked.
-    ledger_not_asked: Option<String>,
+    ledger_not_asked: Option<&'static str>,
+    /// What went wrong when it was.
+    ledger_not_answered: Option<String>,
 }
 
 impl Why {
-    /// Runs it. Exit 3 if store and ledger contradict each other, 1 if neither knows the id.
+    /// Runs it. Exit 3 if store and ledger contradict each other, 1 if neither knows the id or the store does not answer.
     pub async fn run(self) -> Result<u8, Failure> {
         let client = self.gate.client()?;
         let request_id = match (self.request_id, &self.activity, &self.user, &self.key) {
@@ -58,7 +62,7 @@ impl Why {
             _ => return Err(usage(anyhow!("name the request id, or --activity, --user and --key"))),
         };
         let ledger = self.orders.ledger(&self.gate)?;
-        let look = async || look(&client, ledger.as_ref(), self.activity.as_ref(), request_id).await;
+        let look = async || look(&client, &ledger, self.activity.as_ref(), request_id).await;
         let mut found = look().await?;
         // The attempt may have moved between the two questions; a contradiction that is one stays.
         if found.verdict().1 == exit::FOUND {
@@ -68,7 +72,8 @@ impl Why {
         if self.json {
             print(json!({
                 "request_id": found.request_id, "activity": found.activity, "win": found.win, "order": found.order,
-                "ledger_not_asked": found.ledger_not_asked, "verdict": verdict, "sound": code != exit::FOUND,
+                "store_not_answered": found.store_not_answered, "ledger_not_asked": found.ledger_not_asked,
+                "ledger_not_answered": found.ledger_not_answered, "verdict": verdict, "sound": code != exit::FOUND,
             }))?;
         } else {
             print(found.describe(&verdict).trim_end())?;
@@ -79,27 +84,61 @@ impl Why {
 
 async fn look(
     client: &AdminClient,
-    ledger: Option<&LedgerClient>,
+    ledger: &Ledger,
     activity: Option<&ActivityId>,
     request_id: RequestId,
 ) -> Result<Found, Failure> {
-    let (activity, win) = find(client, activity, request_id).await?;
-    let (order, ledger_not_asked) = match ledger {
-        Some(ledger) => match ask(ledger, request_id).await {
-            Ok(order) => (order, None),
-            Err(error) => (Value::Null, Some(format!("{error:#}"))),
-        },
-        None => (Value::Null, Some("the order service is the shop's own".into())),
+    let mut found = Found {
+        request_id,
+        activity: activity.map(ToString::to_string),
+        win: Value::Null,
+        store_not_answered: None,
+        order: Value::Null,
+        ledger_not_asked: None,
+        ledger_not_answered: None,
     };
-    Ok(Found { request_id, activity, win, order, ledger_not_asked })
+    // A store that is silent is when the ledger's word is wanted most.
+    let silent = match find(client, activity, request_id).await {
+        Ok(Some((name, win))) => {
+            (found.activity, found.win) = (Some(name), win);
+            None
+        }
+        Ok(None) => None,
+        Err(failure) if is_silence(&failure) => Some(failure),
+        Err(failure) => return Err(failure),
+    };
+    match ledger {
+        Ledger::Ours(ledger) => match ask(ledger, request_id).await {
+            Ok(order) => found.order = order,
+            Err(error) => found.ledger_not_answered = Some(format!("{error:#}")),
+        },
+        Ledger::ShopsOwn => found.ledger_not_asked = Some("the order service is the shop's own"),
+        Ledger::NotNamed => {
+            found.ledger_not_asked = Some("it is not named; use -c FILE, or --orders with SECKILL_ORDERS_TOKEN");
+        }
+    }
+    match silent {
+        // Then nothing at all is known.
+        Some(failure) if !found.ledger_answered() => Err(failure),
+        silent => {
+            found.store_not_answered = silent.map(|failure| format!("{:#}", failure.error));
+            Ok(found)
+        }
+    }
 }
 
-/// The activity whose store knows the id, and the win.
+/// Whether it is the gate or its store that does not answer, rather than the question that was wrong.
+fn is_silence(failure: &Failure) -> bool {
+    let refusal = failure.error.downcast_ref::<Refusal>();
+    failure.code == exit::FAILED && refusal.is_none_or(|refusal| refusal.status.is_server_error())
+}
+
+/// The activity whose store knows the id, and the win. An error if none does, but not all could say so.
 async fn find(
     client: &AdminClient,
     activity: Option<&ActivityId>,
     id: RequestId,
-) -> Result<(Option<String>, Value), Failure> {
+) -> Result<Option<(String, Value)>, Failure> {
     let names = match activity {
         Some(name) => vec![name.to_string()],
         None => items(&client.get(&["activities"], &[]).await?, "activities")
@@ -107,13 +146,17 @@ async fn find(
             .map(|activity| text(activity, "activity"))
             .collect(),
     };
+    let mut silent = None;
     for name in names {
-        let win = client.find(&["activities", &name, "wins", id.hex().as_str()]).await?;
-        if let Some(win) = win {
-            return Ok((Some(name), win));
+        match client.find(&["activities", &name, "wins", id.hex().as_str()]).await {
+            Ok(Some(win)) => return Ok(Some((name, win))),
+            Ok(None) => {}
+            // Another sale may have its own troubles, or none.
+            Err(failure) if failure.error.is::<Refusal>() && is_silence(&failure) => silent = Some(failure),
+            Err(failure) => return Err(failure),
         }
     }
-    Ok((activity.map(ToString::to_string), Value::Null))
+    silent.map_or(Ok(None), Err)
 }
 
 async fn ask(ledger: &LedgerClient, id: RequestId) -> anyhow::Result<Value> {
@@ -125,12 +168,24 @@ async fn ask(ledger: &LedgerClient, id: RequestId) -> anyhow::Result<Value> {
 }
 
 impl Found {
+    fn ledger_answered(&self) -> bool {
+        self.ledger_not_asked.is_none() && self.ledger_not_answered.is_none()
+    }
+
     /// What it means, and the exit code.
     fn verdict(&self) -> (String, u8) {
         let state = text(&self.win, "state");
         let order = text(&self.order, "state");
         let stands = matches!(order.as_str(), "pending" | "paid");
-        let asked = self.ledger_not_asked.is_none();
+        let asked = self.ledger_answered();
+        if self.store_not_answered.is_some() {
+            let verdict = match order.as_str() {
+                "" => "Not known: no order is booked, and the store, which knows who won, does not answer. Ask again.",
+                _ if stands => "Booked: the order stands. What the store says of the win is not known; ask again.",
+                _ => "No order stands. What the store says of the win is not known; ask again.",
+            };
+            return (verdict.to_owned(), exit::FAILED);
+        }
         let (verdict, code) = match (state.as_str(), order.as_str()) {
             ("", "") => (
                 "Not known. It never won (losses are not recorded), or it is older than the sale's retention, or another \
@@ -173,7 +228,9 @@ impl Found {
     fn describe(&self, verdict: &str) -> String {
         let mut lines = format!("{}\n", self.request_id);
         let win = &self.win;
-        if win.is_null() {
+        if let Some(error) = &self.store_not_answered {
+            lines += &format!("  store    not answered: {error}\n");
+        } else if win.is_null() {
             lines += "  store    no win under this id\n";
         } else {
             lines += &format!(
@@ -189,10 +246,11 @@ impl Found {
             );
             lines += &outbox(win);
         }
-        match (&self.ledger_not_asked, self.order.is_null()) {
+        match (self.ledger_not_asked, &self.ledger_not_answered) {
             (Some(why), _) => lines += &format!("  ledger   not asked: {why}\n"),
-            (None, true) => lines += "  ledger   no order under this id\n",
-            (None, false) => {
+            (None, Some(error)) => lines += &format!("  ledger   not answered: {error}\n"),
+            (None, None) if self.order.is_null() => lines += "  ledger   no order under this id\n",
+            (None, None) => {
                 lines += &format!(
                     "  ledger   order {}: {}{}, since {}\n",
                     text(&self.order, "order_id"),
@@ -243,6 +301,18 @@ fn moment(value: &Value, field: &str) -> String {
 mod tests {
     use super::*;
 
+    fn nothing() -> Found {
+        Found {
+            request_id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
+            activity: None,
+            win: Value::Null,
+            store_not_answered: None,
+            order: Value::Null,
+            ledger_not_asked: None,
+            ledger_not_answered: None,
+        }
+    }
+
     #[test]
     fn store_and_ledger_make_one_verdict() {
         const NONE: &str = "";
@@ -263,14 +333,22 @@ mod tests {
             ("released", "refused", true, exit::DONE, "went back"),
             ("released", "pending", true, exit::FOUND, "CONTRADICTION"),
         ];
+        let silent = |order: Value| Found { order, store_not_answered: Some("down".into()), ..nothing() }.verdict();
+        for (order, part) in [
+            (Value::Null, "Not known"),
+            (json!({ "state": "paid" }), "Booked"),
+            (json!({ "state": "void" }), "No order"),
+        ] {
+            let (verdict, code) = silent(order);
+            assert!(code == exit::FAILED && verdict.starts_with(part), "{code} {verdict}");
+        }
         for (state, order, asked, code, part) in rows {
             let told = |state: &str| if state.is_empty() { Value::Null } else { json!({ "state": state }) };
             let found = Found {
-                request_id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
-                activity: Some("sale".into()),
                 win: told(state),
                 order: told(order),
-                ledger_not_asked: (!asked).then(|| "down".into()),
+                ledger_not_answered: (!asked).then(|| "down".into()),
+                ..nothing()
             };
             let (verdict, exit) = found.verdict();
             assert!(exit == code && verdict.contains(part), "{state}/{order}: {exit} {verdict}");
@@ -280,14 +358,12 @@ mod tests {
     #[test]
     fn it_reads_like_a_story() {
         let found = Found {
-            request_id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
             activity: Some("launch".into()),
             win: json!({
                 "state": "held", "user": "ann", "key": "k1", "sku": "phone", "qty": 1, "won_at_ms": 1_796_083_200_123_u64,
                 "tries": 3, "first_delivery_at_ms": 1_796_083_200_500_u64,
             }),
-            order: Value::Null,
-            ledger_not_asked: None,
+            ..nothing()
         };
         let expected = "\
 0123456789abcdef0123456789abcdef

@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use axum::Router;
-use serde_json::json;
+use axum::routing::get;
+use seckill_gate::domain::win::WinState;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::admin::CONFIGURATION;
-use crate::admin_rig::rig;
+use crate::admin_rig::{found, rig};
 use crate::harness::process::free_port;
 
 /// A command without anything from the environment: exit code, and all that it printed.
@@ -33,6 +35,47 @@ fn configuration(folder: &tempfile::TempDir, admin: &str, token: &str) -> String
     let file = folder.path().join("gate.yaml");
     std::fs::write(&file, CONFIGURATION.replace("ADMIN", admin)).unwrap();
     file.to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn why_says_why_the_ledger_was_not_asked_and_asks_it_when_the_store_is_silent() {
+    let rig = rig().await;
+    let win = found("u1", WinState::Accepted);
+    let id = win.request_id.to_string();
+    rig.store.state.lock().unwrap().wins = vec![win];
+    let order = json!({ "order_id": "o-1", "state": "paid", "created_at_ms": 1_000 });
+    let of = |order: Value| Router::new().route("/orders/{id}", get(async move || axum::Json(order)));
+    let orders = format!("http://{}/orders", serve(of(order)).await);
+    let nobody = format!("http://127.0.0.1:{}/orders", free_port());
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(&folder, &rig.address.to_string(), "read");
+    let (admin, away) = (format!("http://{}", rig.address), format!("http://127.0.0.1:{}", free_port()));
+    let why = async |more: &[&str]| {
+        let told = run(&[&["why", id.as_str()], more].concat(), &[("SECKILL_ADMIN_TOKEN", "read")]).await;
+        (told.0.unwrap(), told.1)
+    };
+    let named = ["--orders", orders.as_str(), "--orders-token", "api"];
+
+    let (code, told) = why(&["--admin", &admin]).await;
+    assert!(code == 0 && told.contains("ledger   not asked: it is not named; use -c FILE"), "{code} {told}");
+    let (code, told) = why(&["-c", &file]).await;
+    assert!(code == 0 && told.contains("ledger   not asked: the order service is the shop's own"), "{code} {told}");
+    let (code, told) = why(&["--admin", &admin, "--orders", &nobody, "--orders-token", "api"]).await;
+    assert!(code == 0 && told.contains("ledger   not answered: "), "{code} {told}");
+    let (code, told) = why(&[&["--admin", &admin], &named[..]].concat()).await;
+    assert!(code == 0 && told.contains("told WON"), "{code} {told}");
+
+    rig.store.state.lock().unwrap().down = true;
+    for gate in [&admin, &away] {
+        let (code, told) = why(&[&["--admin", gate.as_str()], &named[..]].concat()).await;
+        let parts = ["store    not answered: ", "ledger   order o-1: paid", "Booked: the order stands"];
+        assert!(code == 1 && parts.iter().all(|part| told.contains(part)), "{code} {told}");
+    }
+    let (code, told) = why(&["--admin", &admin]).await;
+    assert!(code == 1 && told.contains("STORE_UNAVAILABLE"), "{code} {told}");
+    // A question that is wrong is no silence.
+    let (code, told) = why(&[&["--admin", &admin, "--activity", "nosuch"], &named[..]].concat()).await;
+    assert!(code == 1 && told.contains("NO_SUCH_ACTIVITY") && !told.contains("Booked"), "{code} {told}");
 }
 
 #[tokio::test]

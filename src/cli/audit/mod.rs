@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use self::check::{Check, Facts, LedgerFacts, OrderFacts, StoreFacts, WinFacts, check};
-use super::admin_client::{AdminArgs, AdminClient, Failure, OrdersArgs};
+use super::admin_client::{AdminArgs, AdminClient, Failure, Ledger, OrdersArgs};
 use super::status::{items, text};
 use super::table::table;
 use super::{exit, print};
@@ -38,7 +38,10 @@ impl Audit {
     /// Runs it. Exit 3 on any violation.
     pub async fn run(self) -> Result<u8, Failure> {
         let client = self.gate.client()?;
-        let ledger = self.orders.ledger(&self.gate)?;
+        let ledger = match self.orders.ledger(&self.gate)? {
+            Ledger::Ours(client) => Some(client),
+            Ledger::ShopsOwn | Ledger::NotNamed => None,
+        };
         let names = match &self.activity {
             Some(name) => vec![name.to_string()],
             None => items(&client.get(&["activities"], &[]).await?, "activities")
@@ -49,7 +52,7 @@ impl Audit {
         };
         let mut audited = Vec::new();
         for name in names {
-            let facts = gather(&client, ledger.as_ref(), &name).await?;
+            let facts = gather(&client, ledger.as_deref(), &name).await?;
             audited.push((name, check(&facts)));
         }
         let violations =
