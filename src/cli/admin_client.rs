@@ -78,14 +78,14 @@ impl AdminArgs {
         self.config.as_deref().map(listeners::read).transpose().map_err(usage)
     }
 
-    /// Whether the file says that the order service is the shop's own, whose orders cannot be read.
-    pub fn orders_are_the_shops_own(&self) -> Result<bool, Failure> {
-        Ok(self.listeners()?.is_some_and(|listeners| listeners.orders.is_none()))
-    }
-
     /// A client for the gate that is meant.
     pub fn client(&self) -> Result<AdminClient, Failure> {
         let listeners = self.listeners()?;
+        let file = self.config.as_deref().map(|file| file.display().to_string());
+        let from_file = FromFile {
+            address: file.clone().filter(|_| self.admin.is_none()),
+            token: file.filter(|_| self.token.is_none()),
+        };
         let base = match (&self.admin, &listeners) {
             (Some(url), _) => url.clone(),
             (None, Some(listeners)) => listeners.admin.parse().context("the admin address").map_err(usage)?,
@@ -100,14 +100,33 @@ impl AdminArgs {
                 return Err(usage(anyhow!("the token is missing: set SECKILL_ADMIN_TOKEN, or use -c FILE")));
             }
         };
-        AdminClient::new(base, token)
+        Ok(AdminClient { from_file, ..AdminClient::new(base, token)? })
     }
 }
 
+/// Which configuration file told address and token, if one did. The gate may not have read it since.
+#[derive(Debug, Default)]
+struct FromFile {
+    address: Option<String>,
+    token: Option<String>,
+}
+
+/// What [`OrdersArgs`] lead to.
+pub enum Ledger {
+    /// A client of our order service.
+    Ours(Box<LedgerClient>),
+    /// The order service is the shop's own, and has no API of ours.
+    ShopsOwn,
+    /// Nothing says where it is.
+    NotNamed,
+}
+
 impl OrdersArgs {
-    /// A client for our order service; `None` if the order service is the shop's own, or none is named.
-    pub fn ledger(&self, gate: &AdminArgs) -> Result<Option<LedgerClient>, Failure> {
-        let configured = gate.listeners()?.and_then(|listeners| listeners.orders);
+    /// The order service that is meant.
+    pub fn ledger(&self, gate: &AdminArgs) -> Result<Ledger, Failure> {
+        let listeners = gate.listeners()?;
+        let is_file = listeners.is_some();
+        let configured = listeners.and_then(|listeners| listeners.orders);
         let (url, token) = match (&self.orders, &self.orders_token, configured) {
             (Some(url), Some(token), _) => (url.clone(), token.clone()),
             (Some(url), None, Some((_, token))) => (url.clone(), token.map_err(usage)?),
@@ -116,10 +135,11 @@ impl OrdersArgs {
                 (url, given.clone().map_or(token, Ok).map_err(usage)?)
             }
             (Some(_), None, None) => return Err(usage(anyhow!("--orders needs SECKILL_ORDERS_TOKEN"))),
-            (None, _, None) => return Ok(None),
+            (None, _, None) if is_file => return Ok(Ledger::ShopsOwn),
+            (None, _, None) => return Ok(Ledger::NotNamed),
         };
         let client = LedgerClient::new(&url, token, DEADLINE).map_err(anyhow::Error::from)?;
-        Ok(Some(client))
+        Ok(Ledger::Ours(Box::new(client)))
     }
 }
 
@@ -138,6 +158,7 @@ pub struct AdminClient {
     http: Client,
     base: Url,
     token: String,
+    from_file: FromFile,
 }
 
 impl AdminClient {
@@ -150,7 +171,7 @@ impl AdminClient {
             .timeout(DEADLINE)
             .build()
             .context("cannot set up HTTP")?;
-        Ok(AdminClient { http, base, token })
+        Ok(AdminClient { http, base, token, from_file: FromFile::default() })
     }
 
     /// Reads `/admin/…`.
@@ -171,7 +192,7 @@ impl AdminClient {
                 Ok(LookedUp::None)
             }
             (StatusCode::CONFLICT, Some("FENCED")) => Ok(LookedUp::Lost),
-            _ => Err(refused(status, &body)),
+            _ => Err(self.refused(status, &body)),
         }
     }
 
@@ -197,7 +218,7 @@ impl AdminClient {
 
     async fn send(&self, request: RequestBuilder) -> Result<Value, Failure> {
         let (status, body) = self.exchange(request).await?;
-        if status.is_success() { Ok(body) } else { Err(refused(status, &body)) }
+        if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }
     }
 
     async fn exchange(&self, request: RequestBuilder) -> Result<(StatusCode, Value), Failure> {
@@ -205,24 +226,69 @@ impl AdminClient {
             let unreachable = error.is_connect();
             let error = anyhow::Error::new(error.without_url());
             let error = match unreachable {
-                true => error.context(format!("nothing answers at {}; does the gate run?", self.base)),
+                true => error.context(format!(
+                    "nothing answers at {}; does the gate run?{}",
+                    self.base,
+                    self.address_hint()
+                )),
                 false => error.context(format!("no answer from {}; whether it had its effect is not known", self.base)),
             };
             Failure::from(error)
         })?;
         let status = response.status();
         let body = response.text().await.map_err(|error| anyhow!("half an answer from {}: {error}", self.base))?;
-        Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
+        match serde_json::from_str::<Value>(&body) {
+            Ok(body) if status.is_success() || body["code"].is_string() => Ok((status, body)),
+            _ => {
+                let (base, hint) = (&self.base, self.is_it());
+                Err(anyhow!("{base} answers {status}, and not in the words of an admin listener{hint}").into())
+            }
+        }
+    }
+
+    /// The words of a refusal, and what may be behind it on this side.
+    pub fn refused(&self, status: StatusCode, body: &Value) -> Failure {
+        let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (code, mut detail) = (text("code"), text("detail"));
+        match (code.as_str(), &self.from_file.token) {
+            ("UNAUTHENTICATED", Some(file)) => {
+                detail += &format!(
+                    ". It is `gate.admin_token` of {file}: if that was changed, the gate does not know it yet. Send the gate \
+                     SIGHUP, or run `reload` with SECKILL_ADMIN_TOKEN set to the former one"
+                );
+            }
+            // What other listeners say of `/admin/…`: the public one asks the shop, the order service knows no such route.
+            ("NOT_FOUND" | "UPSTREAM_UNAVAILABLE", _) => {
+                detail += &format!(", says {}{}", self.base, self.is_it());
+            }
+            _ => {}
+        }
+        Failure::from(anyhow::Error::new(Refusal { status, code, detail }))
+    }
+
+    fn is_it(&self) -> String {
+        format!("; is it the admin listener of a gate? That has port 8081 by default.{}", self.address_hint())
+    }
+
+    /// Where the address came from, if that may be the fault.
+    fn address_hint(&self) -> String {
+        let hint = |file: &String| {
+            format!(
+                " The address is `gate.admin` in {file}: if it was changed there, the gate listens at the former one until it \
+                 is restarted; name that with --admin"
+            )
+        };
+        self.from_file.address.as_ref().map(hint).unwrap_or_default()
     }
 }
 
-/// The words of a refusal.
-pub fn refused(status: StatusCode, body: &Value) -> Failure {
-    let text = |name: &str| body.get(name).and_then(Value::as_str);
-    let error = match (text("code"), text("detail")) {
-        (Some(code), Some(detail)) => anyhow!("{code}: {detail}"),
-        (Some(code), None) => anyhow!("{code}"),
-        _ => anyhow!("{status}, and not in the words of an admin listener"),
-    };
-    Failure::from(error)
+/// What an admin listener said instead of doing what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{code}: {detail}")]
+pub struct Refusal {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// The code of the refusal.
+    pub code: String,
+    detail: String,
 }

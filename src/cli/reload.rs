@@ -1,10 +1,12 @@
 //! `seckill-gate reload`: has a gate read its file again, and tells what came of it.
 
+use std::path::Path;
+
 use clap::Args;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, Failure, refused};
+use super::admin_client::{AdminArgs, Failure};
 use super::status::{items, number, text};
 use super::{exit, print};
 
@@ -12,7 +14,8 @@ use super::{exit, print};
 ///
 /// The whole file is checked and then swapped in at once, or refused and the one in use kept. Told is every edit since the
 /// last reading, secrets by name only: what is in effect now, and what waits for a restart. Edits that would contradict what
-/// was preheated are refused, each with what to do instead. Exit 1 if an edit was refused, 2 if the file has faults.
+/// was preheated are refused, each with what to do instead. The gate reads the file that it was started with; the answer
+/// names both. Exit 1 if an edit was refused, 2 if the file has faults.
 #[derive(Debug, Args)]
 pub struct Reload {
     #[command(flatten)]
@@ -28,20 +31,25 @@ pub struct Reload {
 impl Reload {
     /// Runs it.
     pub async fn run(self) -> Result<u8, Failure> {
-        let (status, told) = self.gate.client()?.ask(&["reload"], &json!({ "dry_run": self.dry_run })).await?;
+        let client = self.gate.client()?;
+        let (status, told) = client.ask(&["reload"], &json!({ "dry_run": self.dry_run })).await?;
         let code = match status {
             _ if status.is_success() => exit::DONE,
             StatusCode::UNPROCESSABLE_ENTITY => exit::USAGE,
             _ => exit::FAILED,
         };
+        if let Some(warning) = self.gate.config.as_deref().and_then(|named| other_file(named, &told)) {
+            eprintln!("{warning}");
+        }
         if self.json {
             print(&told)?;
             return Ok(code);
         }
         if status.is_success() {
-            print(describe(&told).trim_end())?;
+            print(format_args!("{}{}", reader(&told), describe(&told).trim_end()))?;
             return Ok(code);
         }
+        eprint!("{}", reader(&told));
         for fault in items(&told, "faults") {
             let (line, column) = (number(fault, "line"), number(fault, "column"));
             eprintln!("{}:{line}:{column}: {}", text(&told, "file"), text(fault, "message"));
@@ -49,8 +57,26 @@ impl Reload {
         for change in items(&told, "changes").iter().filter(|change| text(change, "effect") == "refused") {
             eprintln!("{}: {}", edit(change), text(change, "instead"));
         }
-        Err(Failure { code, ..refused(status, &told) })
+        Err(Failure { code, ..client.refused(status, &told) })
     }
+}
+
+/// Which gate read which file; nothing if it does not say.
+fn reader(told: &Value) -> String {
+    match (text(told, "gate"), text(told, "file")) {
+        (gate, file) if gate.is_empty() || file.is_empty() => String::new(),
+        (gate, file) => format!("{gate} read {file}\n"),
+    }
+}
+
+/// A warning if the gate did not read the file that was named to this command: edits of that one have no effect on it.
+fn other_file(named: &Path, told: &Value) -> Option<String> {
+    let read = text(told, "file");
+    let resolved = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+    let same = read.is_empty() || resolved(named) == resolved(Path::new(&read));
+    (!same).then(|| {
+        format!("warning: the gate was started with {read}, and reads that one again, not {}", named.display())
+    })
 }
 
 fn describe(told: &Value) -> String {
@@ -116,5 +142,22 @@ not the gate's; the order services read it when they are restarted:
 ";
         assert_eq!(describe(&told), expected);
         assert_eq!(describe(&json!({ "outcome": "unchanged", "changes": [] })), "nothing changed\n");
+    }
+
+    #[test]
+    fn another_file_than_the_gates_is_warned_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link, other) = (folder.path().join("a"), folder.path().join("b"), folder.path().join("c"));
+        std::fs::write(&file, "").unwrap();
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let told = json!({ "file": file.display().to_string(), "gate": "gate-1" });
+        assert_eq!(
+            (other_file(&file, &told), other_file(&link, &told), other_file(&other, &json!({}))),
+            (None, None, None)
+        );
+        let warning = other_file(&other, &told).unwrap();
+        assert!(warning.contains(other.to_str().unwrap()) && warning.contains(file.to_str().unwrap()), "{warning}");
+        assert_eq!(reader(&told), format!("gate-1 read {}\n", file.display()));
     }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, AdminClient, Failure, LookedUp, OrdersArgs, usage};
+use super::admin_client::{AdminArgs, AdminClient, Failure, Ledger, LookedUp, OrdersArgs, Refusal, usage};
 use super::status::{items, number, text};
 use super::{exit, print};
 use crate::domain::{ActivityId, IdempotencyKey, RequestId, UserId};
@@ -44,14 +44,18 @@ struct Found {
     win: Value,
     /// A store that does not know the id has lost something.
     store_lost: bool,
+    /// What went wrong instead, so that a win may be there all the same.
+    store_not_answered: Option<String>,
     /// The order service's reply; `null` if it knows no order.
     order: Value,
     /// Why the ledger was not asked.
-    ledger_not_asked: Option<String>,
+    ledger_not_asked: Option<&'static str>,
+    /// What went wrong when it was.
+    ledger_not_answered: Option<String>,
 }
 
 impl Why {
-    /// Runs it. Exit 3 if store and ledger contradict each other, 1 if neither knows the id.
+    /// Runs it. Exit 3 if store and ledger contradict each other, 1 if neither knows the id or the store does not answer.
     pub async fn run(self) -> Result<u8, Failure> {
         let client = self.gate.client()?;
         let request_id = match (self.request_id, &self.activity, &self.user, &self.key) {
@@ -60,7 +64,7 @@ impl Why {
             _ => return Err(usage(anyhow!("name the request id, or --activity, --user and --key"))),
         };
         let ledger = self.orders.ledger(&self.gate)?;
-        let look = async || look(&client, ledger.as_ref(), self.activity.as_ref(), request_id).await;
+        let look = async || look(&client, &ledger, self.activity.as_ref(), request_id).await;
         let mut found = look().await?;
         // The attempt may have moved between the two questions; a contradiction that is one stays.
         if found.verdict().1 == exit::FOUND {
@@ -70,7 +74,9 @@ impl Why {
         if self.json {
             print(json!({
                 "request_id": found.request_id, "activity": found.activity, "win": found.win, "order": found.order,
-                "ledger_not_asked": found.ledger_not_asked, "store_lost": found.store_lost, "verdict": verdict, "sound": code != exit::FOUND,
+                "store_lost": found.store_lost, "store_not_answered": found.store_not_answered,
+                "ledger_not_asked": found.ledger_not_asked, "ledger_not_answered": found.ledger_not_answered,
+                "verdict": verdict, "sound": code != exit::FOUND,
             }))?;
         } else {
             print(found.describe(&verdict).trim_end())?;
@@ -81,27 +87,69 @@ impl Why {
 
 async fn look(
     client: &AdminClient,
-    ledger: Option<&LedgerClient>,
+    ledger: &Ledger,
     activity: Option<&ActivityId>,
     request_id: RequestId,
 ) -> Result<Found, Failure> {
-    let (activity, win, store_lost) = find(client, activity, request_id).await?;
-    let (order, ledger_not_asked) = match ledger {
-        Some(ledger) => match ask(ledger, request_id).await {
-            Ok(order) => (order, None),
-            Err(error) => (Value::Null, Some(format!("{error:#}"))),
-        },
-        None => (Value::Null, Some("the order service is the shop's own".into())),
+    let mut found = Found {
+        request_id,
+        activity: activity.map(ToString::to_string),
+        win: Value::Null,
+        store_lost: false,
+        store_not_answered: None,
+        order: Value::Null,
+        ledger_not_asked: None,
+        ledger_not_answered: None,
     };
-    Ok(Found { request_id, activity, win, store_lost, order, ledger_not_asked })
+    // A store that is silent is when the ledger's word is wanted most.
+    let silent = match find(client, activity, request_id).await {
+        Ok(InStores::Found(name, win)) => {
+            (found.activity, found.win) = (Some(name), win);
+            None
+        }
+        Ok(InStores::NotFound { lost }) => {
+            found.store_lost = lost;
+            None
+        }
+        Err(failure) if is_silence(&failure) => Some(failure),
+        Err(failure) => return Err(failure),
+    };
+    match ledger {
+        Ledger::Ours(ledger) => match ask(ledger, request_id).await {
+            Ok(order) => found.order = order,
+            Err(error) => found.ledger_not_answered = Some(format!("{error:#}")),
+        },
+        Ledger::ShopsOwn => found.ledger_not_asked = Some("the order service is the shop's own"),
+        Ledger::NotNamed => {
+            found.ledger_not_asked = Some("it is not named; use -c FILE, or --orders with SECKILL_ORDERS_TOKEN");
+        }
+    }
+    match silent {
+        // Then nothing at all is known.
+        Some(failure) if !found.ledger_answered() => Err(failure),
+        silent => {
+            found.store_not_answered = silent.map(|failure| format!("{:#}", failure.error));
+            Ok(found)
+        }
+    }
 }
 
-/// The activity whose store knows the id, and the win; or whether one of those that do not has lost something.
-async fn find(
-    client: &AdminClient,
-    activity: Option<&ActivityId>,
-    id: RequestId,
-) -> Result<(Option<String>, Value, bool), Failure> {
+/// Whether it is the gate or its store that does not answer, rather than the question that was wrong.
+fn is_silence(failure: &Failure) -> bool {
+    let refusal = failure.error.downcast_ref::<Refusal>();
+    failure.code == exit::FAILED && refusal.is_none_or(|refusal| refusal.status.is_server_error())
+}
+
+/// What the stores of a gate's activities know of an id.
+enum InStores {
+    /// The activity, and the win.
+    Found(String, Value),
+    /// None knows it; whether one of them has lost something.
+    NotFound { lost: bool },
+}
+
+/// Looks into the stores. An error if none knows the id, but not all could say so.
+async fn find(client: &AdminClient, activity: Option<&ActivityId>, id: RequestId) -> Result<InStores, Failure> {
     let names = match activity {
         Some(name) => vec![name.to_string()],
         None => items(&client.get(&["activities"], &[]).await?, "activities")
@@ -109,15 +157,18 @@ async fn find(
             .map(|activity| text(activity, "activity"))
             .collect(),
     };
-    let mut lost = false;
+    let (mut silent, mut lost) = (None, false);
     for name in names {
-        match client.find(&["activities", &name, "wins", id.hex().as_str()]).await? {
-            LookedUp::Found(win) => return Ok((Some(name), win, false)),
-            LookedUp::None => {}
-            LookedUp::Lost => lost = true,
+        match client.find(&["activities", &name, "wins", id.hex().as_str()]).await {
+            Ok(LookedUp::Found(win)) => return Ok(InStores::Found(name, win)),
+            Ok(LookedUp::None) => {}
+            Ok(LookedUp::Lost) => lost = true,
+            // Another sale may have its own troubles, or none.
+            Err(failure) if failure.error.is::<Refusal>() && is_silence(&failure) => silent = Some(failure),
+            Err(failure) => return Err(failure),
         }
     }
-    Ok((activity.map(ToString::to_string), Value::Null, lost))
+    silent.map_or(Ok(InStores::NotFound { lost }), Err)
 }
 
 async fn ask(ledger: &LedgerClient, id: RequestId) -> anyhow::Result<Value> {
@@ -129,12 +180,24 @@ async fn ask(ledger: &LedgerClient, id: RequestId) -> anyhow::Result<Value> {
 }
 
 impl Found {
+    fn ledger_answered(&self) -> bool {
+        self.ledger_not_asked.is_none() && self.ledger_not_answered.is_none()
+    }
+
     /// What it means, and the exit code.
     fn verdict(&self) -> (String, u8) {
         let state = text(&self.win, "state");
         let order = text(&self.order, "state");
         let stands = matches!(order.as_str(), "pending" | "paid");
-        let asked = self.ledger_not_asked.is_none();
+        let asked = self.ledger_answered();
+        if self.store_not_answered.is_some() {
+            let verdict = match order.as_str() {
+                "" => "Not known: no order is booked, and the store, which knows who won, does not answer. Ask again.",
+                _ if stands => "Booked: the order stands. What the store says of the win is not known; ask again.",
+                _ => "No order stands. What the store says of the win is not known; ask again.",
+            };
+            return (verdict.to_owned(), exit::FAILED);
+        }
         let (verdict, code) = match (state.as_str(), order.as_str()) {
             ("", "") if self.store_lost => {
                 ("Not known. A store of this gate is fenced: it has lost something, perhaps this win.", exit::FAILED)
@@ -184,7 +247,9 @@ impl Found {
     fn describe(&self, verdict: &str) -> String {
         let mut lines = format!("{}\n", self.request_id);
         let win = &self.win;
-        if win.is_null() && self.store_lost {
+        if let Some(error) = &self.store_not_answered {
+            lines += &format!("  store    not answered: {error}\n");
+        } else if win.is_null() && self.store_lost {
             lines += "  store    FENCED: it has lost something, perhaps this win\n";
         } else if win.is_null() {
             lines += "  store    no win under this id\n";
@@ -202,10 +267,11 @@ impl Found {
             );
             lines += &outbox(win);
         }
-        match (&self.ledger_not_asked, self.order.is_null()) {
+        match (self.ledger_not_asked, &self.ledger_not_answered) {
             (Some(why), _) => lines += &format!("  ledger   not asked: {why}\n"),
-            (None, true) => lines += "  ledger   no order under this id\n",
-            (None, false) => {
+            (None, Some(error)) => lines += &format!("  ledger   not answered: {error}\n"),
+            (None, None) if self.order.is_null() => lines += "  ledger   no order under this id\n",
+            (None, None) => {
                 lines += &format!(
                     "  ledger   order {}: {}{}, since {}\n",
                     text(&self.order, "order_id"),
@@ -256,6 +322,19 @@ fn moment(value: &Value, field: &str) -> String {
 mod tests {
     use super::*;
 
+    fn nothing() -> Found {
+        Found {
+            request_id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
+            activity: None,
+            win: Value::Null,
+            store_lost: false,
+            store_not_answered: None,
+            order: Value::Null,
+            ledger_not_asked: None,
+            ledger_not_answered: None,
+        }
+    }
+
     #[test]
     fn store_and_ledger_make_one_verdict() {
         const NONE: &str = "";
@@ -276,15 +355,22 @@ mod tests {
             ("released", "refused", true, exit::DONE, "went back"),
             ("released", "pending", true, exit::FOUND, "CONTRADICTION"),
         ];
+        let silent = |order: Value| Found { order, store_not_answered: Some("down".into()), ..nothing() }.verdict();
+        for (order, part) in [
+            (Value::Null, "Not known"),
+            (json!({ "state": "paid" }), "Booked"),
+            (json!({ "state": "void" }), "No order"),
+        ] {
+            let (verdict, code) = silent(order);
+            assert!(code == exit::FAILED && verdict.starts_with(part), "{code} {verdict}");
+        }
         for (state, order, asked, code, part) in rows {
             let told = |state: &str| if state.is_empty() { Value::Null } else { json!({ "state": state }) };
             let found = Found {
-                request_id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
-                activity: Some("sale".into()),
                 win: told(state),
-                store_lost: false,
                 order: told(order),
-                ledger_not_asked: (!asked).then(|| "down".into()),
+                ledger_not_answered: (!asked).then(|| "down".into()),
+                ..nothing()
             };
             let (verdict, exit) = found.verdict();
             assert!(exit == code && verdict.contains(part), "{state}/{order}: {exit} {verdict}");
@@ -298,15 +384,12 @@ mod tests {
     #[test]
     fn it_reads_like_a_story() {
         let found = Found {
-            request_id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
             activity: Some("launch".into()),
             win: json!({
                 "state": "held", "user": "ann", "key": "k1", "sku": "phone", "qty": 1, "won_at_ms": 1_796_083_200_123_u64,
                 "tries": 3, "first_delivery_at_ms": 1_796_083_200_500_u64,
             }),
-            store_lost: false,
-            order: Value::Null,
-            ledger_not_asked: None,
+            ..nothing()
         };
         let expected = "\
 0123456789abcdef0123456789abcdef

@@ -94,6 +94,13 @@ impl Faults {
         self.hidden.push(range);
     }
 
+    /// These bytes may be a secret from where `from` says.
+    pub(super) fn hide_from(&mut self, range: Range<usize>, from: impl Fn(&str) -> Option<usize>) {
+        if let Some(at) = self.source.get(range.clone()).and_then(from) {
+            self.hide(range.start + at..range.end);
+        }
+    }
+
     /// Orders by place and drops repetitions; an error if any fault is left.
     pub(super) fn into_result(mut self) -> Result<(), Faults> {
         if self.faults.is_empty() {
@@ -163,10 +170,13 @@ impl Faults {
     /// The source with every byte of a misplaced secret starred out; all other bytes keep their place.
     fn masked_source(&self) -> String {
         let mut bytes = self.source.clone().into_bytes();
-        let in_urls = self.source.match_indices("://").filter_map(|(at, separator)| {
+        // Not only where a fault is: it may be in another value of the same line, or of another kind of url.
+        let in_urls = self.source.match_indices("://").flat_map(|(at, separator)| {
             let start = at + separator.len();
             let word = self.source[start..].split(|c: char| c.is_whitespace()).next().unwrap_or("");
-            word.rfind('@').map(|length| start..start + length)
+            let user = word.rfind('@').map(|length| start..start + length);
+            let query = word.find(['?', '#']).map(|length| start + length + 1..start + word.len());
+            user.into_iter().chain(query)
         });
         for range in self.hidden.iter().cloned().chain(in_urls) {
             if let Some(secret) = bytes.get_mut(range) {

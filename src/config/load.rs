@@ -149,6 +149,11 @@ impl Report<'_> {
     pub fn at(&mut self, pointer: &str, problem: Problem) {
         self.faults.at(self.tree.locate(pointer), problem);
     }
+
+    /// The value of a JSON pointer may be a secret from a byte on, which `from` finds in the value as the file spells it.
+    pub fn hide(&mut self, pointer: &str, from: impl Fn(&str) -> Option<usize>) {
+        self.faults.hide_from(self.tree.locate(pointer), from);
+    }
 }
 
 /// The sections whose shape is right; they can be judged even if others cannot.

@@ -95,10 +95,11 @@ pub enum Problem {
     PasswordInUrl { instead: &'static str },
     #[error("a user name does not belong into this url; {instead}")]
     UserInUrl { instead: &'static str },
-    #[error("this url must end after its host and port; remove `{rest}`")]
-    UrlWithRest { rest: String },
-    #[error("this url must end with its path; remove `{rest}`")]
-    UrlWithQuery { rest: String },
+    // What is too much may be a secret (`?token=…`): it is named by its kind, never repeated.
+    #[error("this url must end after its host and port; remove its {rest}")]
+    UrlWithRest { rest: &'static str },
+    #[error("this url must end with its path; remove its {rest}")]
+    UrlWithQuery { rest: &'static str },
     #[error("paths are put behind this url; remove the slash at its end")]
     UrlEndsWithSlash,
 

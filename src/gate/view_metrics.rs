@@ -1,5 +1,5 @@
 //! What is measured of each activity's view, read when it is asked for: stock, unsettled wins, the oldest one's age, dead
-//! letters, broken sums, and whether the file differs from what was preheated.
+//! letters, broken sums, when the sale is, and whether the file differs from what was preheated.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +20,8 @@ pub struct ViewMetrics {
     dead: IntGaugeVec,
     violations: IntGaugeVec,
     file_differs: IntGaugeVec,
+    starts_at: IntGaugeVec,
+    ends_at: IntGaugeVec,
     /// Held while the gauges are filled and read: activities come and go with reloads, so each reading starts afresh.
     reading: Mutex<()>,
 }
@@ -60,6 +62,17 @@ impl ViewMetrics {
                 "1 if this gate's file differs from what was preheated, which counts.",
                 &["activity"],
             )?,
+            // A bar that is harmless before the start is an alarm within the window, and nothing after it.
+            starts_at: gauges(
+                "seckill_activity_starts_at_seconds",
+                "First moment of the sale, in Unix time.",
+                &["activity"],
+            )?,
+            ends_at: gauges(
+                "seckill_activity_ends_at_seconds",
+                "First moment after the sale, in Unix time.",
+                &["activity"],
+            )?,
             reading: Mutex::default(),
         })
     }
@@ -86,12 +99,23 @@ impl ViewMetrics {
             self.dead.with_label_values(&[name]).set(signed(view.dead));
             let broken = view.stock.iter().filter(|(_, stock)| !stock.adds_up()).count();
             self.violations.with_label_values(&[name, "INV-2"]).set(signed(broken as u64));
+            self.starts_at.with_label_values(&[name]).set(signed(view.starts_at.0 / 1_000));
+            self.ends_at.with_label_values(&[name]).set(signed(view.ends_at.0 / 1_000));
             self.file_differs.with_label_values(&[name]).set(i64::from(!activity.file_differs().is_empty()));
         }
     }
 
-    fn parts(&self) -> [&IntGaugeVec; 6] {
-        [&self.stock, &self.unsettled, &self.oldest, &self.dead, &self.violations, &self.file_differs]
+    fn parts(&self) -> [&IntGaugeVec; 8] {
+        [
+            &self.stock,
+            &self.unsettled,
+            &self.oldest,
+            &self.dead,
+            &self.violations,
+            &self.file_differs,
+            &self.starts_at,
+            &self.ends_at,
+        ]
     }
 }
 

@@ -401,7 +401,13 @@ async fn promtool_finds_nothing_wrong_with_the_metrics() {
     let (_trigger, shutdown) = shutdown::channel();
     tokio::spawn(serve("metrics", listener, metrics::router(registry), HttpLimits::default(), shutdown));
     let text = reqwest::get(url).await.unwrap().text().await.unwrap();
-    for name in ["seckill_build_info", "seckill_wins_unsettled", "seckill_stock_units", "seckill_deliveries_total"] {
+    for name in [
+        "seckill_build_info",
+        "seckill_activity_starts_at_seconds",
+        "seckill_wins_unsettled",
+        "seckill_stock_units",
+        "seckill_deliveries_total",
+    ] {
         assert!(text.contains(name), "{name} is missing:\n{text}");
     }
     let mut promtool = tokio::process::Command::new("promtool")
@@ -462,7 +468,7 @@ async fn commands_find_the_gate_and_its_token_through_the_configuration() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-const CONFIGURATION: &str = "
+pub const CONFIGURATION: &str = "
 gate:
   id: gate-1
   listen: 127.0.0.1:18080

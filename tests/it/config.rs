@@ -151,6 +151,28 @@ fn a_secret_in_the_file_is_refused_and_not_drawn() {
 }
 
 #[test]
+fn a_secret_behind_a_url_is_neither_told_nor_drawn() {
+    let source = std::fs::read_to_string(root().join("conf/minimal.yaml")).unwrap();
+    let shop = source.lines().find(|line| line.starts_with("    url: http")).unwrap();
+    let orders = source.lines().find(|line| line.starts_with("  url: http")).unwrap();
+    let rows = [
+        (shop, "    url: 'http://127.0.0.1:8070/?token=TOPSECRET'", "remove its query"),
+        (shop, "    url: 'http://127.0.0.1:8070/hook/TOPSECRET'", "remove its path"),
+        (shop, "    url: '127.0.0.1:8070?token=TOPSECRET'", "is no url"),
+        (shop, "    url: \"http://127.0.0.1:8070\\x3ftoken=TOPSECRET\"", "remove its query"),
+        (shop, "    url: 'ftp://127.0.0.1/?token=TOPSECRET'", "scheme is not"),
+        (orders, "  url: http://127.0.0.1:8090/orders?token=TOPSECRET", "remove its query"),
+        (orders, "  url: http://127.0.0.1:8090/orders#TOPSECRET", "remove its fragment"),
+    ];
+    for (line, edited, expected) in rows {
+        let faults = read(Path::new("c.yaml"), &source.replacen(line, edited, 1), None, Depth::File).unwrap_err();
+        let (drawn, told) = (faults.draw(false), format!("{faults}{}", faults.to_json()));
+        assert!(drawn.contains(expected) && told.contains(expected), "{edited}: {drawn}");
+        assert!(!drawn.contains("TOPSECRET") && !told.contains("TOPSECRET"), "{edited}: {drawn}{told}");
+    }
+}
+
+#[test]
 fn what_the_file_points_at_is_looked_at_too() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");

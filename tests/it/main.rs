@@ -6,6 +6,7 @@ mod admin_dead_letters;
 mod admin_rig;
 mod admin_trouble;
 mod admission;
+mod commands;
 mod config;
 mod dead_letters;
 mod delivery;

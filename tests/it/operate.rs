@@ -88,7 +88,7 @@ async fn why_tells_what_became_of_an_attempt() {
     assert_eq!(won.outcome, "QUEUED");
     let id = won.request_id.unwrap();
     told(&deployment, 0, &["why", &id], "outbox");
-    told(&deployment, 0, &["why", &id], "ledger   not asked");
+    told(&deployment, 0, &["why", &id], "ledger   not answered");
     // Booked.
     deployment.start_orders();
     assert_eq!(deployment.result(SALE, 0, "ann", "k1").await["state"], "accepted");

@@ -25,10 +25,11 @@ fn secret(deployment: &Deployment, name: &str) -> PathBuf {
     deployment.config.parent().unwrap().join("secrets").join(name)
 }
 
-/// `seckill-gate reload`: exit code, standard output, standard error.
+/// `seckill-gate reload`: exit code, standard output, standard error, without the line that names gate and file.
 fn reload(deployment: &Deployment, arguments: &[&str]) -> (i32, String, String) {
     let output = deployment.command(0, &["reload"]).args(arguments).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let reader = format!("gate-1 read {}\n", deployment.config.display());
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replacen(&reader, "", 1);
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
@@ -350,4 +351,77 @@ async fn a_page_that_nobody_can_read_to_its_end_is_told_and_blocks_no_later_relo
     let (code, told, said) = reload(&deployment, &[]);
     assert_eq!((code, told.as_str()), (0, "applied:\n  activities.launch.page: none → page\n"), "{said}");
     assert_eq!(deployment.look(0, &format!("/seckill/{SALE}")).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_reload_leaves_an_audit_line_that_says_who_asked_and_a_dry_run_is_no_error() {
+    let mut deployment = Deployment::start(1, 5).await;
+    replace(&deployment, "logs: { filter: warn }", "logs: { filter: info, format: json }");
+    let log = with_log(&mut deployment);
+    deployment.until_metric(0, r#"seckill_config_reloads_total{result="ok"} 0"#).await;
+    let lines = || -> Vec<Value> {
+        fs::read_to_string(&log).unwrap().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    let audited = || -> Vec<(String, bool, String)> {
+        let word = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
+        let of_reloads = |line: &&Value| line["target"] == "audit" && line["action"] == "reload";
+        let shown = |line: &Value| (word(line, "peer"), line["dry_run"] == true, word(line, "outcome"));
+        lines().iter().filter(of_reloads).map(shown).collect()
+    };
+    let errors = || lines().iter().filter(|line| line["level"] == "ERROR").count();
+
+    hang_up(&deployment);
+    deployment.until_metric(0, r#"seckill_config_reloads_total{result="ok"} 1"#).await;
+    for _ in 0..100 {
+        if !audited().is_empty() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(audited(), [("SIGHUP".to_owned(), false, "unchanged".to_owned())]);
+
+    // The command reads the file, too: what it must still understand stays whole.
+    replace(&deployment, &format!("{SKU}: {{ stock: 5 }}"), &format!("{SKU}: {{ stock: 8 }}"));
+    let (code, _, said) = reload(&deployment, &["--dry-run"]);
+    assert!(code == 1 && said.contains("EDIT_REFUSED"), "{code} {said}");
+    assert_eq!(errors(), 0, "a dry run is logged as an error: {:#?}", lines());
+    let asked = lines().iter().filter(|line| line["code"] == "EDIT_REFUSED" && line["dry_run"] == true).count();
+    assert_eq!(asked, 1, "{:#?}", lines());
+    assert_eq!(reload(&deployment, &[]).0, 1);
+    assert_eq!(errors(), 2, "{:#?}", lines());
+    let audited = audited();
+    assert_eq!(audited.len(), 3, "{audited:?}");
+    for ((peer, dry_run, outcome), dry) in audited[1..].iter().zip([true, false]) {
+        assert!(peer.starts_with("127.0.0.1:") && *dry_run == dry && outcome == "EDIT_REFUSED", "{audited:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_names_gate_and_file_and_the_command_warns_if_another_was_meant() {
+    let deployment = Deployment::start(1, 5).await;
+    let file = deployment.config.display().to_string();
+    let (code, told, said) = reload(&deployment, &["--json"]);
+    assert_eq!((code, said.as_str()), (0, ""));
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((told["file"].as_str(), told["gate"].as_str()), (Some(file.as_str()), Some("gate-1")), "{told}");
+
+    // Edited and named is a copy; the gate goes on with its own.
+    let copy = deployment.config.with_file_name("copy.yaml");
+    fs::copy(&deployment.config, &copy).unwrap();
+    let admin = format!("http://127.0.0.1:{}", deployment.gates[0].admin);
+    let run = |config: &Path| {
+        let output = seckill_gate().args(["reload", "--admin", &admin, "-c"]).arg(config).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let own = (Some(0), format!("gate-1 read {file}\nnothing changed\n"), String::new());
+    assert_eq!(run(&deployment.config), own);
+    let (code, told, said) = run(&copy);
+    assert_eq!((code, told), (own.0, own.1));
+    assert!(said.contains("warning") && said.contains(&file) && said.contains("copy.yaml"), "{said}");
+    // A refusal names both, too.
+    replace(&deployment, &format!("{SKU}: {{ stock: 5 }}"), &format!("{SKU}: {{ stock: 8 }}"));
+    let (code, told, said) = run(&deployment.config);
+    assert_eq!((code, told.as_str()), (Some(1), ""));
+    assert!(said.starts_with(&format!("gate-1 read {file}\n")) && !said.contains("warning"), "{said}");
 }

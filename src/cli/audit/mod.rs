@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use self::check::{Check, Facts, LedgerFacts, OrderFacts, StoreFacts, WinFacts, check};
-use super::admin_client::{AdminArgs, AdminClient, Failure, OrdersArgs};
+use super::admin_client::{AdminArgs, AdminClient, Failure, Ledger, OrdersArgs};
 use super::status::{items, text};
 use super::table::table;
 use super::{exit, print};
@@ -67,7 +67,11 @@ impl Audit {
     /// news.
     pub async fn run(self) -> Result<u8, Failure> {
         let client = self.gate.client()?;
-        let ledger = self.orders.ledger(&self.gate)?;
+        let (ledger, unnamed) = match self.orders.ledger(&self.gate)? {
+            Ledger::Ours(client) => (Some(client), false),
+            Ledger::ShopsOwn => (None, false),
+            Ledger::NotNamed => (None, true),
+        };
         let names = match &self.activity {
             Some(name) => vec![name.to_string()],
             None => items(&client.get(&["activities"], &[]).await?, "activities")
@@ -77,7 +81,7 @@ impl Audit {
         };
         let mut audited = Vec::new();
         for name in names {
-            let of_one = match audit(&client, ledger.as_ref(), &name).await {
+            let of_one = match audit(&client, ledger.as_deref(), &name).await {
                 Ok(of_one) => of_one,
                 Err(failure) if self.activity.is_some() => return Err(failure),
                 Err(failure) => Audited::Failed(format!("{:#}", failure.error)),
@@ -102,7 +106,6 @@ impl Audit {
             }
             print(format_args!("{violations} violations, {not_made} checks not made"))?;
         }
-        let unnamed = ledger.is_none() && !self.gate.orders_are_the_shops_own()?;
         if unnamed {
             eprintln!(
                 "The ledger was not asked: name the order service with -c FILE, or --orders and SECKILL_ORDERS_TOKEN."

@@ -39,16 +39,30 @@ fn parse(text: &str, schemes: &[&str], example: &'static str, pointer: &str, rep
     Some(url)
 }
 
+/// Where the part begins that such a url must not have, which is as likely as not a secret.
+fn rest_at(url: &str, path: bool) -> Option<usize> {
+    let host = url.find("://").filter(|_| !path).map(|at| at + "://".len());
+    let after_host = host.and_then(|host| Some(host + url.get(host..)?.find(['/', '\\'])?));
+    after_host.into_iter().chain(url.find(['?', '#'])).min()
+}
+
 /// `http://` or `https://`, without user, query or fragment.
 pub(super) fn http(text: &str, kind: &Http, pointer: &str, report: &mut Report<'_>) {
+    report.hide(pointer, |spelt| {
+        rest_at(text, kind.path).map(|_| match rest_at(spelt, kind.path) {
+            Some(at) if !spelt.contains('\\') => at + 1,
+            // Spelt with escapes: all of it, rather than read them.
+            _ => 0,
+        })
+    });
     let Some(url) = parse(text, &["http", "https"], kind.example, pointer, report) else { return };
     if !url.username().is_empty() || url.password().is_some() {
         report.at(pointer, Problem::PasswordInUrl { instead: kind.example });
     }
     let rest = match (url.query(), url.fragment()) {
-        (Some(query), _) => Some(format!("?{query}")),
-        (None, Some(fragment)) => Some(format!("#{fragment}")),
-        (None, None) if !kind.path && url.path() != "/" => Some(url.path().to_owned()),
+        (Some(_), _) => Some("query"),
+        (None, Some(_)) => Some("fragment"),
+        (None, None) if !kind.path && url.path() != "/" => Some("path"),
         (None, None) => None,
     };
     match rest {

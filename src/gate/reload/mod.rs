@@ -12,11 +12,15 @@ mod report;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
+use futures::FutureExt;
 use tokio::sync::{Mutex, Semaphore};
 
 use self::danger::{Standing, objection, objection_to_other_users, objection_to_removal};
@@ -26,8 +30,9 @@ pub use self::report::{Change, Refused, Reloaded, Verdict};
 use crate::config::compare::{Edit, Picture, pattern};
 use crate::config::load::recheck;
 use crate::config::{Config, Faults, Loaded};
-use crate::domain::ActivityId;
+use crate::domain::{ActivityId, GateId};
 use crate::gate::pages::Page;
+use crate::platform::http_server::Peer;
 use crate::platform::metrics::Metrics;
 
 /// How long the file and what it points at may take to be read; less than the admin listener gives a request. A disk that
@@ -57,8 +62,31 @@ pub trait Site: Send + Sync + 'static {
     async fn apply(&self, loaded: Arc<Loaded>, pages: Pages, dry_run: bool) -> anyhow::Result<()>;
 }
 
+/// Who asked for a reload.
+#[derive(Debug, Clone, Copy)]
+pub enum Asker {
+    /// Somebody at the admin listener.
+    Admin(Option<Peer>),
+    /// Whoever may send this process a signal.
+    Sighup,
+}
+
+impl fmt::Display for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Asker::Admin(Some(Peer(address))) => address.fmt(f),
+            Asker::Admin(None) => Ok(()),
+            Asker::Sighup => f.write_str("SIGHUP"),
+        }
+    }
+}
+
 /// Runs reloads, one at a time.
 pub struct Reloader {
+    /// The gate's name, which no reload changes.
+    pub gate: GateId,
+    /// The file that is read again, from the root: the operator may have edited another one.
+    pub file: PathBuf,
     reread: Reread,
     site: Arc<dyn Site>,
     metrics: ReloadMetrics,
@@ -98,35 +126,55 @@ pub fn look(loaded: &Loaded) -> anyhow::Result<(Pages, Picture)> {
 }
 
 impl Reloader {
-    /// A reloader of a gate that runs on this configuration, whose picture is this.
+    /// A reloader of a gate that runs on this configuration, read from `file`, whose picture is this.
     ///
     /// # Errors
     /// If the metrics' names are taken.
     pub fn new(
+        file: &Path,
         config: Config,
         picture: Picture,
         reread: Reread,
         site: Arc<dyn Site>,
         metrics: &Metrics,
     ) -> prometheus::Result<Reloader> {
-        let running = Running { config, picture };
+        let gate = config.gate.id.clone();
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         Ok(Reloader {
+            gate,
+            file,
             reread,
             site,
             metrics: ReloadMetrics::register(metrics)?,
-            running: Mutex::new(running),
+            running: Mutex::new(Running { config, picture }),
             readings: Arc::new(Semaphore::new(MAX_READINGS)),
             read_within: READ_WITHIN,
         })
     }
 
-    /// Reloads, or with `dry_run` says what would happen. Leaves its log lines and metrics.
-    pub async fn reload(&self, dry_run: bool) -> Result<Reloaded, Refused> {
+    /// Reloads, or with `dry_run` says what would happen. Leaves its log lines, its metrics and, whoever asked, the line of
+    /// an operator's change.
+    pub async fn reload(self: &Arc<Self>, dry_run: bool, asker: Asker) -> Result<Reloaded, Refused> {
+        let reloader = Arc::clone(self);
+        let broke_off = || Err(Refused::Failed("the reload broke off; see the log".into()));
+        // A task of its own: a client that gives up must end neither the reload half-way nor its audit line.
+        let task = tokio::spawn(async move {
+            let running = AssertUnwindSafe(reloader.run(dry_run)).catch_unwind();
+            let outcome = running.await.unwrap_or_else(|_| broke_off());
+            let named = outcome.as_ref().map_or_else(Refused::code, Reloaded::outcome);
+            let peer = asker.to_string();
+            tracing::info!(target: "audit", action = "reload", peer, dry_run, outcome = named, "operator change");
+            outcome
+        });
+        task.await.unwrap_or_else(|_| broke_off())
+    }
+
+    async fn run(&self, dry_run: bool) -> Result<Reloaded, Refused> {
         let mut running = self.running.lock().await;
         let outcome = self.attempt(&mut running, dry_run).await;
         match &outcome {
             Ok(reloaded) => reloaded.log(),
-            Err(refused) => refused.log(),
+            Err(refused) => refused.log(dry_run),
         }
         if !dry_run {
             self.metrics.note(&outcome);

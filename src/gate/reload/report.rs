@@ -54,7 +54,7 @@ impl Change {
         shown
     }
 
-    fn log(&self) {
+    fn log(&self, dry_run: bool) {
         let text = |value: &Option<Value>| match value {
             None => "-".to_owned(),
             Some(Value::String(text)) => text.clone(),
@@ -63,6 +63,9 @@ impl Change {
         let Edit { key, from, to, hidden } = &self.edit;
         let (from, to) = if *hidden { ("?".into(), "?".into()) } else { (text(from), text(to)) };
         match &self.verdict {
+            Verdict::Refused(instead) if dry_run => {
+                tracing::info!(dry_run, key, from, to, instead, "configuration edit would be refused");
+            }
             Verdict::Refused(instead) => tracing::error!(key, from, to, instead, "configuration edit refused"),
             taken => tracing::info!(key, from, to, effect = taken.name(), "configuration edit"),
         }
@@ -102,7 +105,7 @@ impl Reloaded {
 
     pub(super) fn log(&self) {
         if !self.dry_run {
-            self.changes.iter().for_each(Change::log);
+            self.changes.iter().for_each(|change| change.log(false));
         }
         tracing::info!(
             outcome = self.outcome(),
@@ -172,17 +175,27 @@ impl Refused {
         more
     }
 
-    pub(super) fn log(&self) {
+    /// Errors, which somebody may be woken by, unless it was only asked what would happen: that is what a dry run is for.
+    pub(super) fn log(&self, dry_run: bool) {
         match self {
             Refused::Faults(faults) => faults.iter().for_each(|fault| {
-                tracing::error!(line = fault.line, column = fault.column, fault = %fault.problem, "configuration fault");
+                let (line, column, fault) = (fault.line, fault.column, &fault.problem);
+                match dry_run {
+                    true => tracing::info!(dry_run, line, column, %fault, "configuration fault"),
+                    false => tracing::error!(line, column, %fault, "configuration fault"),
+                }
             }),
             Refused::Dangerous(changes) => {
-                changes.iter().filter(|change| matches!(change.verdict, Verdict::Refused(_))).for_each(Change::log);
+                let refused = changes.iter().filter(|change| matches!(change.verdict, Verdict::Refused(_)));
+                refused.for_each(|change| change.log(dry_run));
             }
             Refused::Halves(_) | Refused::Failed(_) => {}
         }
-        tracing::error!(code = self.code(), why = self.detail(), "configuration reload refused");
+        let (code, why) = (self.code(), self.detail());
+        match dry_run {
+            true => tracing::info!(dry_run, code, why, "configuration reload would be refused"),
+            false => tracing::error!(code, why, "configuration reload refused"),
+        }
     }
 }
 

@@ -38,7 +38,7 @@ fn reloader(standing: Standing, reread: Reread) -> (Reloader, Arc<Gate>) {
     let before = loaded(FILE).unwrap();
     let (config, picture) = (before.config.clone(), Picture::of(&before).unwrap());
     let site = Arc::clone(&gate) as Arc<dyn Site>;
-    (Reloader::new(config, picture, reread, site, &Metrics::new().unwrap()).unwrap(), gate)
+    (Reloader::new(Path::new("file.yaml"), config, picture, reread, site, &Metrics::new().unwrap()).unwrap(), gate)
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn users_become_others_only_while_no_sale_is_kept() {
         let by_email = FILE.replacen("\n  audience:", "\n  user_claim: email\n  audience:", 1);
         assert_ne!(by_email, FILE);
         let (reloader, gate) = reloader(standing, Arc::new(move || loaded(&by_email)));
-        match reloader.reload(false).await {
+        match reloader.run(false).await {
             Ok(reloaded) => assert!(taken && reloaded.changes[0].edit.key == "identity.user_claim", "{reloaded:?}"),
             Err(refused) => assert!(!taken && refused.detail().contains("identity.user_claim"), "{refused:?}"),
         }
@@ -67,12 +67,12 @@ async fn a_reading_that_hangs_is_given_up_and_blocks_no_later_one() {
     };
     let (mut reloader, gate) = reloader(Standing::NotPreheated, Arc::new(reread));
     reloader.read_within = Duration::from_millis(200);
-    let given_up = tokio::time::timeout(Duration::from_secs(10), reloader.reload(false)).await;
+    let given_up = tokio::time::timeout(Duration::from_secs(10), reloader.run(false)).await;
     let refused = given_up.expect("it is given up").unwrap_err();
     assert_eq!(refused.code(), "RELOAD_FAILED");
     assert!(refused.detail().contains("could not be read within"), "{}", refused.detail());
     reloader.read_within = READ_WITHIN;
-    assert_eq!(reloader.reload(false).await.unwrap().outcome(), "applied");
+    assert_eq!(reloader.run(false).await.unwrap().outcome(), "applied");
     assert_eq!(gate.applied.load(Ordering::Relaxed), 1, "what was given up changes nothing");
     drop(go_on);
 }

@@ -31,7 +31,7 @@ use crate::gate::delivery::pacer::Pacer;
 use crate::gate::edge::Edge;
 use crate::gate::limits::LIMITERS;
 use crate::gate::metrics;
-use crate::gate::reload::{self, Reloader, Reread};
+use crate::gate::reload::{self, Asker, Reloader, Reread};
 use crate::gate::view::RETURNING_DELAY;
 use crate::gate::view_metrics::ViewMetrics;
 use crate::gate::win_log::{LogFirst, NoWinLog};
@@ -174,7 +174,8 @@ pub async fn serve(loaded: &Loaded, sockets: Sockets, shutdown: Shutdown, reload
         admin_address,
         shutdown: shutdown.clone(),
     };
-    let reloader = Arc::new(Reloader::new(config.clone(), picture, reloads.reread, Arc::new(live), &registry)?);
+    let reloader = Reloader::new(&loaded.path, config.clone(), picture, reloads.reread, Arc::new(live), &registry)?;
+    let reloader = Arc::new(reloader);
     tasks.spawn(reload_when_asked(Arc::clone(&reloader), reloads.asked, ended.clone()));
     let admin_router = admin::router(AdminState::new(Arc::clone(&admin_world), Some(reloader)), auth);
     let metrics_router = platform_metrics::router(registry);
@@ -222,7 +223,7 @@ async fn reload_when_asked(
             () = ended.cancelled() => return,
             wish = asked.next() => match wish {
                 // What came of it is in the log.
-                Some(()) => drop(reloader.reload(false).await),
+                Some(()) => drop(reloader.reload(false, Asker::Sighup).await),
                 None => return,
             },
         }

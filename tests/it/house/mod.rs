@@ -2,6 +2,7 @@
 //! for; and each is shown to be able to fail.
 
 mod code;
+mod metrics;
 
 use std::collections::BTreeMap;
 use std::fs;
