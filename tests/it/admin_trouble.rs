@@ -59,8 +59,10 @@ async fn a_change_whose_client_hangs_up_is_made_nevertheless_and_leaves_its_audi
     }
 }
 
-/// What may have befallen a store, and how changes are then refused.
-const TROUBLES: [(&str, fn(&Rig), &str); 6] = [
+/// What may have befallen a store, how to bring it about, and how changes are then refused.
+type Trouble = (&'static str, fn(&Rig), &'static str);
+
+const TROUBLES: [Trouble; 6] = [
     ("restarted, not seen yet", |rig| rig.store.state.lock().unwrap().restarted = true, "SUSPECT"),
     ("restarted, and followed", followed, "SUSPECT"),
     ("of another epoch", another_epoch, "FENCED"),

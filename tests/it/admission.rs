@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use seckill_gate::domain::admission::{Attempt, Epoch, Preheated, Recorded, Terms, Verdict};
+use seckill_gate::domain::admission::{Attempt, Barred, Epoch, Preheated, Recorded, Terms, Verdict};
 use seckill_gate::domain::dead_letters::DeadLetterPolicy;
 use seckill_gate::domain::win::{Cause, Reason, Release};
 use seckill_gate::domain::{ActivityId, Fingerprint, IdempotencyKey, RequestId, StoreMs, UserId};
@@ -213,7 +213,7 @@ async fn a_store_that_lost_its_keys_is_fenced_not_fresh() {
     activity.preheat(&terms(3)).await.unwrap().unwrap();
     redis.command(&["DEL", "sk:{sale.0}:buyers"]).unwrap();
     let after = admit(&activity, "u", "k").await;
-    assert_eq!(after, Admitted::Barred(seckill_gate::domain::admission::Barred::Fenced));
+    assert_eq!(after, Admitted::Barred(Barred::Fenced));
     assert_eq!(activity.preheat(&terms(3)).await.unwrap(), Ok(Preheated::Incomplete));
 }
 
@@ -230,10 +230,7 @@ async fn callers_of_a_store_that_stands_still_fail_together_and_in_time() {
     assert!(started.elapsed() < STORE_DEADLINE * 3, "one after the other: {:?}", started.elapsed());
     assert!(answers.iter().all(Result::is_err));
     signal(redis.pid(), "CONT");
-    assert_eq!(
-        eventually_ok(|| world.store.find(&activity, &ids)).await,
-        Err(seckill_gate::domain::admission::Barred::NotPreheated)
-    );
+    assert_eq!(eventually_ok(|| world.store.find(&activity, &ids)).await, Err(Barred::NotPreheated));
 }
 
 /// Repeats a call until it succeeds; fails after five seconds.

@@ -1,6 +1,8 @@
 //! What this process logs, for tests of what must be said.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tracing::Dispatch;
 
 /// Log lines of this test's thread.
 #[derive(Clone, Default)]
@@ -19,6 +21,10 @@ impl std::io::Write for Log {
 impl Log {
     /// Captures them until the guard is dropped; a server in the same single-threaded runtime is heard, too.
     pub fn start() -> (Log, tracing::subscriber::DefaultGuard) {
+        // With one subscriber in the process, tracing asks the thread that first meets a log line, and only it, whether
+        // anybody wants it: a test beside this one, which listens to nothing, would switch the line off for good.
+        static BESIDE: OnceLock<Dispatch> = OnceLock::new();
+        BESIDE.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
