@@ -76,6 +76,7 @@ where
         own_device: wanted.own_device,
         on_offer: wanted.on_offer,
         sku_stopped: view.stock_of(&wanted.sku).is_some_and(|stock| stock.stopped),
+        won_before: now.store_at_most < view.starts_at && entry.port.may_be_winner(&key),
     })
     .at(if wanted.own_device { Stage::Time } else { Stage::Token })?;
     // 10. The store: the only place where stock is judged and taken.

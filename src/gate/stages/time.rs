@@ -35,6 +35,8 @@ pub struct Moment {
     pub on_offer: bool,
     /// Whether the SKU is stopped.
     pub sku_stopped: bool,
+    /// Whether the journal names the key as a winner's: then it won, even if the store's clock was set back since.
+    pub won_before: bool,
 }
 
 /// Judges time and state. Nobody can have won before the start, so what surely comes before it is refused here. Everything
@@ -44,7 +46,7 @@ pub struct Moment {
 /// # Errors
 /// NOT_STARTED, with the time left; TOKEN_INVALID for another device's token then.
 pub fn leave(moment: Moment) -> Result<Leave, Refusal> {
-    if moment.now.store_at_most < moment.starts_at {
+    if moment.now.store_at_most < moment.starts_at && !moment.won_before {
         return Err(match moment.own_device {
             true => not_started(moment.now.store, moment.starts_at),
             false => Code::TokenInvalid.into(),
@@ -100,12 +102,15 @@ mod tests {
             let exactly = Now::exactly(crate::platform::clock::monotonic(), StoreMs(store));
             let now = Now { store_at_most: StoreMs(at_most), ..exactly };
             let (starts_at, own_device, on_offer) = (StoreMs(100), true, true);
-            let moment = Moment { now, starts_at, phase, token, own_device, on_offer, sku_stopped };
+            let moment = Moment { now, starts_at, phase, token, own_device, on_offer, sku_stopped, won_before: false };
             assert_eq!(leave(moment).map_err(|refusal| refusal.code), expected, "{moment:?}");
             // Another device's token never wins, whatever the time; after the start a win is looked up.
             let other = Moment { own_device: false, ..moment };
             let expected = if at_most < 100 { Err(TokenInvalid) } else { Ok(LookUpOnly(TokenInvalid)) };
             assert_eq!(leave(other).map_err(|refusal| refusal.code), expected, "{other:?}");
+            for named in [moment, other].map(|moment| Moment { won_before: true, ..moment }) {
+                assert!(leave(named).is_ok(), "{named:?}");
+            }
             // What was not on offer is never won.
             let beyond = leave(Moment { on_offer: false, ..moment });
             assert_ne!(beyond.map_err(|refusal| refusal.code), Ok(MayWin), "{moment:?}");
