@@ -42,6 +42,7 @@ async fn why_says_why_the_ledger_was_not_asked_and_asks_it_when_the_store_is_sil
     let rig = rig().await;
     let win = found("u1", WinState::Accepted);
     let id = win.request_id.to_string();
+    rig.store_holds(9, 1);
     rig.store.state.lock().unwrap().wins = vec![win];
     let order = json!({ "order_id": "o-1", "state": "paid", "created_at_ms": 1_000 });
     let of = |order: Value| Router::new().route("/orders/{id}", get(async move || axum::Json(order)));

@@ -106,7 +106,7 @@ impl AdmissionStore for FakeStore {
     }
     async fn poll(&self, _: &ActivityId, poll: &Poll) -> Result<Polled, StoreError> {
         let state = self.up()?;
-        let run = RunId(RUN.into());
+        let run = RunId(if state.restarted { "another" } else { RUN }.into());
         if state.incomplete {
             return Ok(Polled { now: StoreMs(1), server_run: run, activity: PolledActivity::Incomplete });
         }

@@ -23,6 +23,7 @@ use seckill_gate::gate::store::sqlite::SqliteStore;
 use seckill_gate::platform::redis::RedisSettings;
 
 use crate::harness::redis::Redis;
+use crate::harness::store::look;
 
 /// At least 10,000 operations in every run of CI.
 const CASES: u32 = 130;
@@ -228,12 +229,7 @@ fn key(number: u8) -> IdempotencyKey {
 
 impl<'a> Run<'a> {
     async fn start(trio: &'a Trio, activity: ActivityId, case: &Case) -> Result<Run<'a>, TestCaseError> {
-        let ask = Poll {
-            gate: Some("gate-1".parse().unwrap()),
-            vouched: None,
-            after: JournalCursor::start(),
-            max_entries: 10_000,
-        };
+        let ask = Poll { gate: Some("gate-1".parse().unwrap()), ..look() };
         let before = trio.redis.poll(&activity, &ask).await.unwrap();
         prop_assert_eq!(&before.activity, &PolledActivity::NotPreheated);
         // In none of them is it told of an activity that is not there that nobody has won.
@@ -394,12 +390,8 @@ impl<'a> Run<'a> {
                 agree!(operate, |guard| Operate { guard, change: change.clone() });
             }
             Step::Poll => {
-                let ask = Poll {
-                    gate: Some("gate-1".parse().unwrap()),
-                    vouched: Some((Epoch(1), self.redis_run.clone())),
-                    after: JournalCursor::start(),
-                    max_entries: 10_000,
-                };
+                let vouched = Some((Epoch(1), self.redis_run.clone()));
+                let ask = Poll { gate: Some("gate-1".parse().unwrap()), vouched, ..look() };
                 let by_redis = redis.poll(activity, &ask).await.unwrap();
                 self.set_clock(by_redis.now);
                 let by_sqlite = sqlite.poll(activity, &ask).await.unwrap();

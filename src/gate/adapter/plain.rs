@@ -16,9 +16,6 @@ pub fn fault_of_lines(session: &Session) -> Option<&'static str> {
     if line.contains(&b'#') {
         return Some("The request target holds a fragment, which is the client's own business.");
     }
-    if line.iter().filter(|&&byte| byte == b' ').count() > 2 || line.contains(&b'\t') {
-        return Some("The request line holds more than method, target and version.");
-    }
     None
 }
 

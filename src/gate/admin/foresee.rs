@@ -40,7 +40,7 @@ async fn judged(
 /// Why an operator's change would be refused.
 pub fn barred_by(polled: &Polled, view: &View) -> Option<Barred> {
     // A fence stays in view although its keys are back: they do not tell what was lost meanwhile.
-    barred_from_finishing(polled, view).or(view.barred).or_else(|| match &polled.activity {
+    barred_from_finishing(polled, view).or(view.barred).or(match &polled.activity {
         PolledActivity::Stored(state) => state.barred,
         PolledActivity::NotPreheated | PolledActivity::Incomplete => None,
     })
