@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- Puts units that have waited long enough on sale, leases overdue deliveries to the caller, and gives those that nobody was
--- free to make for too long their dead marks. A full server must still let wins finish.
+-- Puts units that have waited long enough on sale, leases overdue deliveries to the caller, and gives those that the order
+-- service has kept waiting for too long their dead marks. A full server must still let wins finish.
 --
--- ARGV: 1 epoch, 2 run id, 3 not_after_ms, 4 most wins, 5 lease ms, 6 dead after ms, 7 pause of the dead ms
+-- ARGV: 1 epoch, 2 run id, 3 not_after_ms, 4 most wins, 5 lease ms, and from a gate for which the order service does not
+--       answer 6 dead after ms, 7 pause of the dead ms
 -- Reply: {"ok", now_ms, {sku, units, ...}, {request id, win, payload, ...}, {request id marked, ...}}
 
 local why = barred_or_stranger()
@@ -54,8 +55,10 @@ end
 -- With an order service that is down only a few deliveries are made, and most wins would hear of it hours later. Whoever
 -- gets a mark is delivered at the pace of the dead, and so makes room here for the next ones.
 local MOST_MARKS = 200
-local marked = {}
-local waited = redis.call('ZRANGEBYSCORE', DUE, '-inf', int(now - tonumber(ARGV[6])), 'LIMIT', 0, MOST_MARKS)
+local marked, waited = {}, {}
+if ARGV[6] then
+  waited = redis.call('ZRANGEBYSCORE', DUE, '-inf', int(now - tonumber(ARGV[6])), 'LIMIT', 0, MOST_MARKS)
+end
 if #waited > 0 then
   local later, marks = {}, {}
   local known = redis.call('ZMSCORE', DEAD, unpack(waited))

@@ -91,16 +91,7 @@ async fn look(
     activity: Option<&ActivityId>,
     request_id: RequestId,
 ) -> Result<Found, Failure> {
-    let mut found = Found {
-        request_id,
-        activity: activity.map(ToString::to_string),
-        win: Value::Null,
-        store_lost: false,
-        store_not_answered: None,
-        order: Value::Null,
-        ledger_not_asked: None,
-        ledger_not_answered: None,
-    };
+    let mut found = Found { activity: activity.map(ToString::to_string), ..Found::nothing(request_id) };
     // A store that is silent is when the ledger's word is wanted most.
     let silent = match find(client, activity, request_id).await {
         Ok(InStores::Found(name, win)) => {
@@ -180,6 +171,20 @@ async fn ask(ledger: &LedgerClient, id: RequestId) -> anyhow::Result<Value> {
 }
 
 impl Found {
+    /// Before anybody was asked.
+    fn nothing(request_id: RequestId) -> Found {
+        Found {
+            request_id,
+            activity: None,
+            win: Value::Null,
+            store_lost: false,
+            store_not_answered: None,
+            order: Value::Null,
+            ledger_not_asked: None,
+            ledger_not_answered: None,
+        }
+    }
+
     fn ledger_answered(&self) -> bool {
         self.ledger_not_asked.is_none() && self.ledger_not_answered.is_none()
     }
@@ -323,16 +328,7 @@ mod tests {
     use super::*;
 
     fn nothing() -> Found {
-        Found {
-            request_id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
-            activity: None,
-            win: Value::Null,
-            store_lost: false,
-            store_not_answered: None,
-            order: Value::Null,
-            ledger_not_asked: None,
-            ledger_not_answered: None,
-        }
+        Found::nothing("0123456789abcdef0123456789abcdef".parse().unwrap())
     }
 
     #[test]

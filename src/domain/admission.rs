@@ -365,8 +365,8 @@ pub enum Recorded {
 
 // ---------------------------------------------------------------------------------------------- claim_due
 
-/// Leases overdue outbox entries, puts units that have waited long enough on sale, and marks wins dead that nobody was free to
-/// deliver for too long.
+/// Leases overdue outbox entries, puts units that have waited long enough on sale, and marks wins dead that an order
+/// service which does not answer has kept waiting for too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimDue {
     /// Compared before anything is written.
@@ -375,9 +375,10 @@ pub struct ClaimDue {
     pub limit: usize,
     /// Nobody else may claim them before this has passed.
     pub lease: Duration,
-    /// Wins that stay due for [`DeadLetterPolicy::after`], this claim's own left out, get their dead mark, at most
-    /// [`MAX_MARKS`] per call, and fall due again at the pace of the dead.
-    pub dead_letters: DeadLetterPolicy,
+    /// Given by a gate for which the order service does not answer: wins that stay due for [`DeadLetterPolicy::after`], this
+    /// claim's own left out, get their dead mark, at most [`MAX_MARKS`] per call, and fall due again at the pace of the
+    /// dead. Wins that waited for a gate, and not for the order service, are just delivered.
+    pub mark_dead: Option<DeadLetterPolicy>,
 }
 
 /// What was claimed.

@@ -269,10 +269,12 @@ impl Activity {
         Ok(self.tell_if_changed(id, reply))
     }
 
-    /// Leases up to `limit` overdue deliveries for `lease`, puts returned units on sale, marks wins that waited too long.
-    pub async fn claim_due(&self, limit: usize, lease: Duration) -> Guarded<Claimed> {
+    /// Leases up to `limit` overdue deliveries for `lease`, puts returned units on sale, and, if the order service is
+    /// `unanswered`, marks wins dead that it has kept waiting for too long.
+    pub async fn claim_due(&self, limit: usize, lease: Duration, unanswered: bool) -> Guarded<Claimed> {
         let Some(guard) = self.guard_now() else { return Ok(Err(Barred::NotPreheated)) };
-        let claim = ClaimDue { guard, limit, lease, dead_letters: self.dead_letters };
+        let mark_dead = unanswered.then_some(self.dead_letters);
+        let claim = ClaimDue { guard, limit, lease, mark_dead };
         let outcome = self.store.claim_due(&self.id, &claim).await?.outcome;
         if let Ok(claimed) = &outcome {
             // What may not be delivered from here falls due again when its lease is over.

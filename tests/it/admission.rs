@@ -199,7 +199,7 @@ async fn units_that_come_back_are_sold_again_at_both_gates() {
         .await;
     let started = Instant::now();
     while !won(&admit(&gates[1], "second", "k2").await) {
-        gates[0].claim_due(10, Duration::from_secs(1)).await.unwrap().unwrap();
+        gates[0].claim_due(10, Duration::from_secs(1), false).await.unwrap().unwrap();
         assert!(started.elapsed() < Duration::from_secs(5), "the unit never came back");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -169,7 +169,7 @@ impl Outbox for FakeActivity {
         let noted = Noted::Released(release.cause.as_str(), release.reason.to_string(), short);
         self.record(id, noted, WinEvent::Ended(release.cause), WinState::Released(release), None)
     }
-    async fn claim_due(&self, limit: usize, _lease: Duration) -> Guarded<Claimed> {
+    async fn claim_due(&self, limit: usize, _lease: Duration, _: bool) -> Guarded<Claimed> {
         let mut state = self.state.lock().unwrap();
         state.claims += 1;
         let count = limit.min(state.due.len());

@@ -258,7 +258,7 @@ fn put_on_sale(gate: &Arc<Gate>) -> CancellationToken {
     tokio::spawn(async move {
         while !until.is_cancelled() {
             for activity in gate.activities.values() {
-                _ = activity.claim_due(0, Duration::from_secs(60)).await;
+                _ = activity.claim_due(0, Duration::from_secs(60), false).await;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -86,8 +86,7 @@ async fn storm(store: Arc<dyn AdmissionStore>, activity: &str, seed: u64) {
         assert!(released || *state == WinState::Accepted && win % 2 == 0, "seed {seed}: win {win} is {state:?}");
         live += i64::from(!released);
     }
-    let claim =
-        ClaimDue { guard, limit: 100, lease: Duration::from_secs(60), dead_letters: DeadLetterPolicy::default() };
+    let claim = ClaimDue { guard, limit: 100, lease: Duration::from_secs(60), mark_dead: None };
     let claimed = store.claim_due(&activity, &claim).await.unwrap().outcome.unwrap();
     assert_eq!(claimed.wins, [], "seed {seed}: an ended win is still due");
     assert_eq!(claimed.on_sale.iter().map(|(_, units)| units).sum::<i64>(), i64::from(WINS) - live, "seed {seed}");

@@ -66,7 +66,7 @@ enum Step {
     Retry(Vec<Who>),
     DeadLetters { limit: usize },
     Release { who: Who, cause: Cause, short: bool, delay: Duration },
-    Claim { limit: usize, lease: Duration, dead_after: Duration },
+    Claim { limit: usize, lease: Duration, dead_after: Option<Duration> },
     Total { sku: u8, from: i64, to: i64, delay: Duration },
     Pause(bool),
     Stop(u8, bool),
@@ -126,8 +126,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..4usize).prop_map(|limit| Step::DeadLetters { limit }),
         4 => (who(), cause, prop::bool::weighted(0.15), now_or_much_later())
             .prop_map(|(who, cause, short, delay)| Step::Release { who, cause, short, delay }),
-        3 => (0..5usize, now_or_much_later(), now_or_much_later())
-            .prop_map(|(limit, lease, dead_after)| Step::Claim { limit, lease, dead_after: HOUR - dead_after }),
+        3 => (0..5usize, now_or_much_later(), prop::option::of(now_or_much_later()))
+            .prop_map(|(limit, lease, dead_after)| Step::Claim { limit, lease, dead_after }),
         2 => (0..4u8, 0..9i64, 0..9i64, now_or_much_later())
             .prop_map(|(sku, from, to, delay)| Step::Total { sku, from, to, delay }),
         1 => prop::bool::weighted(0.3).prop_map(Step::Pause),
@@ -374,8 +374,8 @@ impl<'a> Run<'a> {
                 }
             }
             Step::Claim { limit, lease, dead_after } => {
-                let dead_letters = DeadLetterPolicy { after: *dead_after, retry_every: *lease / 2 };
-                agree!(claim_due, |guard| ClaimDue { guard, limit: *limit, lease: *lease, dead_letters });
+                let mark_dead = dead_after.map(|after| DeadLetterPolicy { after, retry_every: *lease / 2 });
+                agree!(claim_due, |guard| ClaimDue { guard, limit: *limit, lease: *lease, mark_dead });
             }
             Step::Total { sku: number, from, to, delay } => {
                 let change = Change::SetTotal { sku: sku(*number), from: *from, to: *to, returning_delay: *delay };

@@ -127,7 +127,7 @@ impl Stored {
                 payload: win.payload.clone().unwrap_or_default(),
             });
         }
-        let policy = claim.dead_letters;
+        let Some(policy) = claim.mark_dead else { return claimed };
         let waited = self.due.iter().take_while(|(at, _)| at.after(policy.after) <= now).take(MAX_MARKS);
         for entry in waited.cloned().collect::<Vec<_>>() {
             self.due.remove(&entry);

@@ -99,8 +99,7 @@ fn released_units_return_once_and_only_after_the_delay() {
     assert!(matches!(model.release(NOW, &sale(), &release).outcome, Ok(Recorded::Applied(_))));
     assert!(matches!(model.release(NOW, &sale(), &release).outcome, Ok(Recorded::Already(_))));
     assert_eq!(admit(&mut model, vec![attempt("v", "k")]), [Verdict::SoldOut]);
-    let claim =
-        ClaimDue { guard: guard(), limit: 9, lease: Duration::from_secs(1), dead_letters: DeadLetterPolicy::default() };
+    let claim = ClaimDue { guard: guard(), limit: 9, lease: Duration::from_secs(1), mark_dead: None };
     let later = NOW.after(Duration::from_secs(1));
     let claimed = model.claim_due(later, &sale(), &claim).outcome.unwrap();
     assert_eq!((claimed.wins.len(), claimed.on_sale.len()), (0, 1));

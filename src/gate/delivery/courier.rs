@@ -99,6 +99,11 @@ impl Courier {
         self.inner.lanes.try_permit(activity, errand)
     }
 
+    /// Whether the order service does not answer for this activity: its breaker is open.
+    pub fn is_unanswered(&self, activity: &ActivityId) -> bool {
+        self.inner.lanes.is_unanswered(activity)
+    }
+
     /// Resolves when a permit has been given back since the last time.
     pub async fn freed(&self) {
         self.inner.lanes.freed().await;

@@ -122,6 +122,11 @@ impl Lanes {
         Ok(Permit { lanes: Arc::clone(self), activity: activity.clone(), errand, circuit, pass, heard: false })
     }
 
+    /// Whether the activity's breaker is open.
+    pub fn is_unanswered(&self, activity: &ActivityId) -> bool {
+        self.lock().lanes.get(activity).is_some_and(|lane| lane.circuit.is_open())
+    }
+
     /// Resolves when a permit has been given back since the last time.
     pub async fn freed(&self) {
         self.freed.notified().await;

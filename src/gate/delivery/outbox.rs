@@ -27,8 +27,9 @@ pub trait Outbox: Send + Sync + 'static {
     async fn settle(&self, id: RequestId, settlement: Settlement) -> Guarded<Recorded>;
     /// Gives units back on the order service's word.
     async fn release(&self, id: RequestId, release: Release) -> Guarded<Recorded>;
-    /// Leases due wins, at most `limit` (which may be 0), puts returned units on sale, marks wins that waited too long.
-    async fn claim_due(&self, limit: usize, lease: Duration) -> Guarded<Claimed>;
+    /// Leases due wins, at most `limit` (which may be 0), puts returned units on sale, and, if the order service is
+    /// `unanswered`, marks wins dead that it has kept waiting for too long.
+    async fn claim_due(&self, limit: usize, lease: Duration, unanswered: bool) -> Guarded<Claimed>;
 }
 
 #[async_trait]
@@ -48,7 +49,7 @@ impl Outbox for Activity {
     async fn release(&self, id: RequestId, release: Release) -> Guarded<Recorded> {
         Activity::release(self, id, release).await
     }
-    async fn claim_due(&self, limit: usize, lease: Duration) -> Guarded<Claimed> {
-        Activity::claim_due(self, limit, lease).await
+    async fn claim_due(&self, limit: usize, lease: Duration, unanswered: bool) -> Guarded<Claimed> {
+        Activity::claim_due(self, limit, lease, unanswered).await
     }
 }

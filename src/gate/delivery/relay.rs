@@ -59,8 +59,10 @@ impl Relay {
         let mut permits = self.permits();
         let limit = self.paced(|pacer| pacer.take(permits.len(), monotonic()));
         permits.truncate(limit);
-        // Without a permit the claim still puts returned units on sale, and tells which wins wait too long for one.
-        let claimed = self.outbox.claim_due(limit, self.courier.lease()).await;
+        // Without a permit the claim still puts returned units on sale, and tells which wins an order service that does not
+        // answer keeps waiting for too long.
+        let unanswered = self.courier.is_unanswered(self.outbox.id());
+        let claimed = self.outbox.claim_due(limit, self.courier.lease(), unanswered).await;
         let wins = match &claimed {
             Ok(Ok(claimed)) => claimed.wins.len(),
             _ => 0,

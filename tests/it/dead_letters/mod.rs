@@ -109,6 +109,26 @@ async fn wins_that_an_order_service_that_is_down_leaves_no_room_to_deliver_are_m
     assert!(records.iter().any(|found| found.record.first_delivery_at.is_none()), "most were never delivered");
 }
 
+#[tokio::test]
+async fn wins_that_waited_for_a_gate_and_not_for_the_order_service_are_delivered_and_no_dead_letters() {
+    const WINS: usize = 300;
+    let (log, _guard) = Log::start();
+    let policy = DeadLetterPolicy { after: Duration::from_secs(2), retry_every: Duration::from_secs(3_600) };
+    let rig = rig(Kind::Redis, WINS as i64, policy).await;
+    rig.tap.set(Mode::Answer(201, None));
+    let users: Vec<String> = (0..WINS).map(|n| format!("u{n}")).collect();
+    for some in users.chunks(50) {
+        let wins = join_all(some.iter().map(|user| rig.win(user))).await;
+        let ids: Vec<_> = wins.iter().map(|win| win.request_id).collect();
+        _ = rig.activity.retry(&ids).await.unwrap().unwrap();
+    }
+    // For longer than a win may wait no gate runs; then one starts, and the order service is well.
+    tokio::time::sleep(policy.after + Duration::from_millis(200)).await;
+    rig.relay();
+    eventually("all of them are booked", async || rig.activity.snapshot().await.unwrap().unwrap().unsettled == 0).await;
+    assert_eq!(log.lines("DEAD LETTER"), [""; 0]);
+}
+
 /// How many wins an alarm is about.
 fn wins_in(line: &str) -> usize {
     line.split_once(" wins=").map_or(1, |(_, rest)| rest.split(' ').next().unwrap().parse().unwrap())

@@ -424,7 +424,7 @@ impl Rig {
     /// Units left once everything that comes back is on sale.
     pub async fn left_at_last(&self) -> i64 {
         eventually("nothing is on its way back", async || {
-            _ = self.activity.claim_due(0, Duration::from_secs(1)).await.unwrap().unwrap();
+            _ = self.activity.claim_due(0, Duration::from_secs(1), false).await.unwrap().unwrap();
             self.activity.snapshot().await.unwrap().unwrap().skus[0].1.returning == 0
         })
         .await;

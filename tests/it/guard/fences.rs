@@ -133,7 +133,7 @@ async fn a_restarted_store_is_suspect_and_an_empty_one_fenced() {
     let id = attempt(&on_kept.id, "ann").request_id;
     let booked = Settlement::Booked { reply: "booked".into() };
     assert!(matches!(on_kept.settle(id, booked).await, Ok(Ok(Recorded::Applied(_)))));
-    assert_eq!(on_kept.claim_due(10, Duration::from_secs(1)).await.unwrap(), Ok(Claimed::default()));
+    assert_eq!(on_kept.claim_due(10, Duration::from_secs(1), false).await.unwrap(), Ok(Claimed::default()));
     let change = on_kept.operate(Change::Pause).await;
     assert!(matches!(change, Ok(Err(Barred::Suspect))), "{change:?}");
 }

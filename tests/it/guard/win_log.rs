@@ -60,7 +60,7 @@ async fn a_win_is_kept_before_it_is_told_or_delivered_by_every_road() {
     assert_eq!(log.take().len(), 1, "a result");
     assert_eq!(activity.wins_of(&ann.user).await.unwrap().unwrap().len(), 1);
     assert_eq!(log.take().len(), 1, "the user's results");
-    let claimed = activity.claim_due(10, Duration::from_secs(1)).await.unwrap().unwrap();
+    let claimed = activity.claim_due(10, Duration::from_secs(1), false).await.unwrap().unwrap();
     assert_eq!(claimed.wins.len(), 1);
     assert_eq!(log.take(), kept, "a relay delivery");
 }
@@ -80,7 +80,7 @@ async fn a_gate_whose_log_fails_tells_nobody_delivers_nothing_and_admits_nobody_
     assert_eq!(admit(&activity, "ann").await, Admitted::Unknown, "nor does its repetition hear of it");
     activity.find(ann.request_id).await.expect_err("nor does its result");
     activity.wins_of(&ann.user).await.expect_err("nor does the list of results");
-    activity.claim_due(10, Duration::ZERO).await.expect_err("nor is it delivered from here");
+    activity.claim_due(10, Duration::ZERO, false).await.expect_err("nor is it delivered from here");
     // Nobody else wins.
     let bob = admit(&activity, "bob").await;
     assert!(matches!(bob, Admitted::Judged(Verdict::NotKnown, _)), "{bob:?}");

@@ -263,7 +263,9 @@ impl AdmissionStore for RedisStore {
     async fn claim_due(&self, activity: &ActivityId, claim: &ClaimDue) -> Result<Reply<Claimed>, StoreError> {
         let arguments = |command: &mut Cmd| {
             command.arg(claim.limit).arg(millis(claim.lease));
-            command.arg(millis(claim.dead_letters.after)).arg(millis(claim.dead_letters.retry_every));
+            if let Some(policy) = claim.mark_dead {
+                command.arg(millis(policy.after)).arg(millis(policy.retry_every));
+            }
         };
         self.run_guarded(&self.scripts.claim_due, activity, &claim.guard, arguments, reply::claimed).await
     }

@@ -137,8 +137,9 @@ impl Tx<'_> {
                 payload: win.payload.unwrap_or_default(),
             });
         }
-        let policy = claim.dead_letters;
-        if let Some(before) = self.now.0.checked_sub(millis(policy.after)) {
+        if let Some(policy) = claim.mark_dead
+            && let Some(before) = self.now.0.checked_sub(millis(policy.after))
+        {
             for (id, mut win) in self.due_since(activity, StoreMs(before), MAX_MARKS)? {
                 if win.dead_since.is_none() {
                     win.dead_since = Some(self.now);
